@@ -1,0 +1,1 @@
+delete from worker.schema_function where name = $1::text

@@ -1,0 +1,3 @@
+select name, checksum
+from worker.schema_function
+order by name

@@ -1,0 +1,3 @@
+select version, name, checksum
+from worker.schema_migration
+order by version

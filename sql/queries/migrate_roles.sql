@@ -1,0 +1,1 @@
+call worker.apply_roles()

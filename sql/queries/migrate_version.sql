@@ -1,0 +1,1 @@
+select version, name from worker.schema_version()
