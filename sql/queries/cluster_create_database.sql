@@ -1,0 +1,2 @@
+-- The database of the private cluster. Outside a transaction.
+create database pgkin;
