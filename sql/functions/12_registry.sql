@@ -1,0 +1,76 @@
+-- Rules of the registries, kept by triggers so that plain INSERT, UPDATE and
+-- DELETE have the same effect as the functions.
+
+-- A queue's cells: numbers that change often and that everybody reads at once,
+-- also inside an old snapshot. Sequences are such numbers: not transactional,
+-- and no dead rows however often they change.
+--   qN_generation   the generation that producers write into
+--   qN_timer_floor  timers before this time (ms) are found by sweeps only
+--   qN_wake         1: a worker sleeps and wants to be notified
+create or replace function queues.create_cells(p_queue_id integer) returns void
+language plpgsql
+as $$
+begin
+  execute format('create sequence queues.%I', 'q' || p_queue_id || '_generation');
+  execute format('create sequence queues.%I minvalue 0', 'q' || p_queue_id || '_timer_floor');
+  execute format('create sequence queues.%I minvalue 0', 'q' || p_queue_id || '_wake');
+  perform setval(format('queues.%I', 'q' || p_queue_id || '_generation')::regclass, 1);
+  perform setval(format('queues.%I', 'q' || p_queue_id || '_timer_floor')::regclass, 0);
+  perform setval(format('queues.%I', 'q' || p_queue_id || '_wake')::regclass, 0);
+  insert into queues.generation_ledger (queue_id, version, live, limbo, written_at)
+    values (p_queue_id, 1, '{1}', '{}', pg_catalog.now());
+end
+$$;
+
+create or replace function worker.queue_registry_changed() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'INSERT' then
+    perform queues.create_cells(new.queue_id);
+  elsif tg_op = 'UPDATE' and new.queue_id <> old.queue_id then
+    raise exception 'the number of queue "%" cannot be changed', old.queue
+      using errcode = 'invalid_parameter_value';
+  elsif tg_op = 'DELETE' then
+    if exists (select from queues.ready r where r.queue_id = old.queue_id)
+       or exists (select from queues.timer t where t.queue_id = old.queue_id)
+       or exists (select from queues.lease_open l where l.queue_id = old.queue_id) then
+      raise exception 'queue "%" still has unfinished tasks', old.queue
+        using errcode = 'dependent_objects_still_exist';
+    end if;
+    execute format('drop sequence queues.%I, queues.%I, queues.%I',
+                   'q' || old.queue_id || '_generation',
+                   'q' || old.queue_id || '_timer_floor',
+                   'q' || old.queue_id || '_wake');
+    delete from queues.generation_ledger where queue_id = old.queue_id;
+    delete from queues.cursor_mark where queue_id = old.queue_id;
+  end if;
+  perform pg_notify('worker_queue_change', coalesce(new.queue, old.queue));
+  return null;
+end
+$$;
+
+create or replace trigger queue_registry_changed
+  after insert or update or delete on worker.queue_registry
+  for each row execute function worker.queue_registry_changed();
+
+create or replace function worker.command_registry_number() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  select q.queue_id into new.queue_id from worker.queue_registry q where q.queue = new.queue;
+  if not found then
+    raise exception 'unknown queue "%"', new.queue
+      using errcode = 'undefined_object', hint = 'insert it into worker.queue_registry';
+  end if;
+  new.generation_cell := format('queues.%I', 'q' || new.queue_id || '_generation');
+  new.wake_cell := format('queues.%I', 'q' || new.queue_id || '_wake');
+  return new;
+end
+$$;
+
+create or replace trigger command_registry_number
+  before insert or update on worker.command_registry
+  for each row execute function worker.command_registry_number();

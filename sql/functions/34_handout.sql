@@ -1,0 +1,198 @@
+-- Handing out: the calls by which tasks leave the queue.
+
+-- Takes and leases up to p_want tasks of a queue for the caller. Honours pause
+-- and top_concurrency. Returns one record of parallel arrays; no task: null.
+-- p_serial: the caller runs what it gets one after the other, so that a batch
+-- holds one place of top_concurrency. Internal.
+create or replace function queues.hand_out(
+  p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
+  p_worker_id bigint, p_backend_pid integer, p_expires_at timestamptz, p_now timestamptz,
+  p_auto boolean, p_serial boolean,
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
+language plpgsql
+as $$
+declare
+  v_taken record;
+  v_top record;
+  v_backend_start timestamptz;
+  v_places integer;
+begin
+  if p_queue.paused and (p_queue.paused_until is null or p_queue.paused_until > p_now) then
+    return;
+  end if;
+  if p_backend_pid is not null then
+    v_backend_start := worker.backend_start();
+  end if;
+  if p_queue.top_concurrency is null then
+    v_taken := queues.take(p_queue.queue_id, p_lanes, p_want, p_max_priority, p_auto);
+    if v_taken.task_ids = '{}' then
+      return;
+    end if;
+    lease_ids := queues.open_lease(p_queue.queue_id, v_taken, p_worker_id, p_backend_pid,
+                                   v_backend_start, p_now, p_expires_at);
+    task_ids := v_taken.task_ids;
+    attempts := v_taken.attempts;
+    return;
+  end if;
+
+  -- Children belong to a tree that has its place already.
+  if p_lanes && '{1,3}' then
+    v_taken := queues.take(p_queue.queue_id, array(select l from unnest(p_lanes) l where l % 2 = 1),
+                           p_want, p_max_priority, p_auto);
+    if v_taken.task_ids <> '{}' then
+      lease_ids := queues.open_lease(p_queue.queue_id, v_taken, p_worker_id, p_backend_pid,
+                                     v_backend_start, p_now, p_expires_at);
+      task_ids := v_taken.task_ids;
+      attempts := v_taken.attempts;
+      return;
+    end if;
+  end if;
+  if not p_lanes && '{0,2}' then
+    return;
+  end if;
+  v_places := queues.free_places(p_queue.queue_id, p_queue.top_concurrency);
+  if v_places < 1 then
+    return;
+  end if;
+  v_top := queues.take(p_queue.queue_id, array(select l from unnest(p_lanes) l where l % 2 = 0),
+                       case when p_serial then p_want else least(p_want, v_places) end,
+                       p_max_priority, p_auto);
+  if v_top.task_ids <> '{}' then
+    lease_ids := queues.open_lease(p_queue.queue_id, v_top, p_worker_id, p_backend_pid,
+                                   v_backend_start, p_now, p_expires_at,
+                                   p_top => true, p_each => not p_serial);
+    task_ids := v_top.task_ids;
+    attempts := v_top.attempts;
+  end if;
+end
+$$;
+
+-- How many more top-level trees may start. Serialised over all sessions by a
+-- lock that lasts to the end of the transaction, so that what the caller then
+-- leases is seen by the next one to ask; whoever does not get the lock gets 0.
+create or replace function queues.free_places(p_queue_id integer, p_most integer)
+returns integer
+language plpgsql
+as $$
+declare
+  v_held integer;
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'queue limits need isolation level read committed, not %',
+      current_setting('transaction_isolation')
+      using errcode = 'invalid_transaction_state';
+  end if;
+  if not pg_try_advisory_xact_lock(8101131304709390336 | p_queue_id) then
+    return 0;
+  end if;
+  select count(*) into v_held from (
+    (select from queues.lease_open o where o.queue_id = p_queue_id and o.top limit p_most)
+    union all
+    (select from queues.waiting w where w.queue_id = p_queue_id and w.top limit p_most)) s;
+  return greatest(p_most - v_held, 0);
+end
+$$;
+
+-- When this backend began; with the pid it names a session for good.
+create or replace function worker.backend_start() returns timestamptz
+language plpgsql stable
+as $$
+begin
+  return (select a.backend_start from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a);
+end
+$$;
+
+-- Is this statement a transaction of its own? Only then may it do maintenance
+-- that keeps locks to the end of the transaction. A hint, nothing depends on it.
+create or replace function queues.alone() returns boolean
+language plpgsql stable
+as $$
+begin
+  return pg_catalog.now() = pg_catalog.statement_timestamp()
+     and pg_catalog.current_setting('transaction_isolation') = 'read committed';
+end
+$$;
+
+create or replace function queues.dequeue_next_available_task() returns queues.task
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v_now timestamptz := worker.now();
+  v_queue worker.queue_registry;
+  v_got record;
+  v_task queues.task;
+begin
+  select * into strict v_queue from worker.queue_registry q where q.queue = 'default';
+  perform queues.recover_expired(v_queue.queue_id, v_now);
+  for i in 1..2 loop
+    v_got := queues.hand_out(v_queue, 1, '{0,1,2,3}', null, null, null,
+                             v_now + interval '5 minutes', v_now, queues.alone(), false);
+    -- Nothing: look where no claim looks, then once more.
+    exit when v_got.task_ids is not null or i = 2 or queues.sweep(v_queue.queue_id, v_now) = 0;
+  end loop;
+  if v_got.task_ids is null then
+    return null;
+  end if;
+  select t.* into strict v_task from queues.task t where t.task_id = v_got.task_ids[1];
+  if v_task.dedup_key is not null then
+    v_task.payload := queues.effective_payload(v_task);
+  end if;
+  return v_task;
+end
+$$;
+
+comment on function queues.dequeue_next_available_task() is
+  'leases the next task of queue default for 5 minutes; task_id is null when there is none';
+
+-- What a claim hands to its caller, in order. Tasks that were enqueued together
+-- lie together: then one walk over their stretch of the table is cheaper than a
+-- look-up for each. Internal.
+create or replace function queues.claimed(p_lease_ids bigint[], p_task_ids bigint[],
+                                          p_attempts smallint[])
+returns table (event text, lease_id bigint, task_id bigint, attempt integer, task_type text,
+               payload jsonb, headers jsonb, parent_id bigint, group_key text,
+               scheduled_at timestamptz)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_n integer := cardinality(p_task_ids);
+begin
+  if p_task_ids[v_n] - p_task_ids[1] = v_n - 1 and p_attempts is null
+     and p_lease_ids[1] = p_lease_ids[v_n]
+     and p_task_ids = array(select generate_series(p_task_ids[1], p_task_ids[v_n])) then
+    return query
+      select 'claimed', p_lease_ids[1], t.task_id, 1, t.task_type,
+             case when t.dedup_key is null then t.payload
+                  else queues.effective_payload(t) end,
+             t.headers, t.parent_id, t.group_key, t.scheduled_at
+        from queues.task t
+       where t.task_id between p_task_ids[1] and p_task_ids[v_n]
+       order by t.task_id;
+  else
+    return query
+      select 'claimed', u.lease_id, t.task_id, coalesce(u.attempt, 0) + 1, t.task_type,
+             case when t.dedup_key is null then t.payload
+                  else queues.effective_payload(t) end,
+             t.headers, t.parent_id, t.group_key, t.scheduled_at
+        from unnest(p_lease_ids, p_task_ids, p_attempts)
+               with ordinality u(lease_id, task_id, attempt, i)
+        join queues.task t on t.task_id = u.task_id
+       order by u.i;
+  end if;
+end
+$$;
+
+-- The payload a task runs with: what was merged into it, or its own.
+create or replace function queues.effective_payload(p_task queues.task) returns jsonb
+language plpgsql stable
+as $$
+begin
+  return coalesce((select m.payload from queues.merged_payload m
+                    where m.task_id = p_task.task_id), p_task.payload);
+end
+$$;

@@ -1,0 +1,412 @@
+-- Finishing: how hand-outs end. Every function here names the lease and does
+-- nothing, visibly, when that lease is no longer in force.
+
+-- The end of one task as failed, with its error. Internal.
+create or replace function queues.end_failed(
+  p_task_id bigint, p_lease_id bigint, p_queue_id integer, p_attempt smallint,
+  p_now timestamptz, p_error text, p_context jsonb default null, p_duration real default null,
+  p_pid integer default null)
+returns void
+language plpgsql
+as $$
+begin
+  insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
+                                     duration_ms, worker_pid, attempt)
+    values (p_task_id, p_now, p_lease_id, p_queue_id, 'failed', p_duration, p_pid, p_attempt);
+  insert into queues.error (task_id, error_message, created_at, attempt, context)
+    values (p_task_id, p_error, p_now, p_attempt, p_context);
+  perform queues.cancel_children(p_task_id, p_now, 'the parent task failed');
+  perform queues.note_ended(array[p_task_id]);
+end
+$$;
+
+-- The end of one task that was asked to stop and did not succeed. Internal.
+create or replace function queues.end_canceled(
+  p_task_id bigint, p_lease_id bigint, p_queue_id integer, p_attempt smallint,
+  p_now timestamptz, p_duration real default null, p_pid integer default null)
+returns void
+language plpgsql
+as $$
+begin
+  insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
+                                     duration_ms, worker_pid, attempt, reason)
+    values (p_task_id, p_now, p_lease_id, p_queue_id, 'canceled', p_duration, p_pid, p_attempt,
+            (select r.reason from queues.cancel_request r where r.task_id = p_task_id));
+  delete from queues.cancel_request r where r.task_id = p_task_id;
+  perform queues.cancel_children(p_task_id, p_now, 'the parent task was canceled');
+  perform queues.note_ended(array[p_task_id]);
+end
+$$;
+
+-- When to try again, or null when that was the last attempt.
+create or replace function queues.retry_at(p_command worker.command_registry,
+                                           p_failures integer, p_now timestamptz)
+returns timestamptz
+language plpgsql
+as $$
+begin
+  if p_failures >= coalesce(p_command.max_attempts, 1) then
+    return null;
+  end if;
+  return p_now + least(
+    p_command.backoff_initial * power(p_command.backoff_base, least(p_failures - 1, 60)),
+    p_command.backoff_max) * (0.5 + random());
+end
+$$;
+
+-- All tasks of a lease have succeeded and left nothing behind but that. The
+-- common case of a batch: one delete, one insert. False: the lease is not in
+-- force, nothing was done.
+create or replace function queues.complete_lease(
+  p_lease_id bigint, p_now timestamptz, p_pid integer default null)
+returns boolean
+language plpgsql
+as $$
+declare
+  v_open queues.lease_open;
+  v_lease queues.lease;
+begin
+  delete from queues.lease_open o where o.lease_id = p_lease_id returning o.* into v_open;
+  if not found then
+    return false;
+  end if;
+  select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
+  if not v_open.partial and not queues.may_have_children(v_lease.task_ids[1]) then
+    insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
+                                       worker_pid, attempt)
+      select u.task_id, p_now, p_lease_id, v_lease.queue_id, 'completed', p_pid,
+             coalesce(u.attempts, 0) + 1
+        from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
+    perform queues.note_ended(v_lease.task_ids);
+  else
+    perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid,
+                             queues.unfinished(v_lease), null, null, null, null);
+  end if;
+  if v_lease.parent_ids is not null then
+    perform queues.settle_parents(v_lease.parent_ids);
+  end if;
+  return true;
+end
+$$;
+
+-- The tasks of a lease that have not ended under it.
+create or replace function queues.unfinished(p_lease queues.lease) returns bigint[]
+language plpgsql
+as $$
+begin
+  return array(
+    select u.task_id from unnest(p_lease.task_ids) with ordinality u(task_id, i)
+     where not exists (select from queues.task_completed c where c.task_id = u.task_id)
+       and not exists (select from queues.attempt_end e
+                        where e.task_id = u.task_id and e.lease_id = p_lease.lease_id)
+     order by u.i);
+end
+$$;
+
+-- Ends tasks of a lease that the caller has locked and whose ids it has
+-- checked. Arrays are parallel to p_ids or null: all completed, no error, no
+-- result. Outcomes: completed, failed, canceled, released.
+create or replace function queues.end_tasks(
+  p_lease queues.lease, p_top boolean, p_now timestamptz, p_pid integer, p_ids bigint[],
+  p_outcomes text[], p_errors text[], p_results jsonb[], p_durations real[])
+returns void
+language plpgsql
+as $$
+declare
+  v_parents bigint[];
+  v_task record;
+  v_run_at timestamptz;
+begin
+  -- Those with unfinished children wait. Locked first, looked at after: a child
+  -- that ends at this moment either is seen, or sees the parent waiting.
+  if queues.may_have_children(p_ids[1]) then
+    v_parents := queues.lock_parents(p_ids);
+  end if;
+  if v_parents is not null then
+    insert into queues.waiting (task_id, queue_id, since, lease_id, worker_pid, duration_ms,
+                                attempt, top, result)
+      select u.task_id, p_lease.queue_id, p_now, p_lease.lease_id, p_pid, u.duration,
+             coalesce(p_lease.attempts[array_position(p_lease.task_ids, u.task_id)], 0) + 1,
+             p_top, u.result
+        from unnest(p_ids, p_outcomes, p_results, p_durations) u(task_id, outcome, result, duration)
+       where coalesce(u.outcome, 'completed') = 'completed'
+         and u.task_id = any(v_parents)
+         and worker.has_pending_children(u.task_id);
+    -- What this snapshot cannot see is decided by a later one.
+    if current_setting('transaction_isolation') <> 'read committed' then
+      insert into queues.parent_check (parent_id) select unnest(v_parents);
+    end if;
+    insert into queues.attempt_end (task_id, lease_id, attempt, ended_at, outcome)
+      select w.task_id, w.lease_id, w.attempt, p_now, 'waiting'
+        from queues.waiting w where w.task_id = any(v_parents) and w.lease_id = p_lease.lease_id;
+  end if;
+
+  insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
+                                     duration_ms, worker_pid, attempt, result, reason)
+    select u.task_id, p_now, p_lease.lease_id, p_lease.queue_id,
+           coalesce(u.outcome, 'completed')::queues.task_state, u.duration, p_pid,
+           coalesce(p_lease.attempts[array_position(p_lease.task_ids, u.task_id)], 0) + 1,
+           u.result, case when u.outcome = 'canceled' then u.error end
+      from unnest(p_ids, p_outcomes, p_results, p_durations, p_errors)
+             u(task_id, outcome, result, duration, error)
+     where coalesce(u.outcome, 'completed') in ('completed', 'canceled')
+       and (v_parents is null or not u.task_id = any(v_parents)
+            or not exists (select from queues.waiting w where w.task_id = u.task_id));
+  perform queues.note_ended(p_ids);
+
+  if p_outcomes is null then
+    return;
+  end if;
+  for v_task in
+    select u.*, t.priority, t.scheduled_at, t.parent_id, t.task_type,
+           queues.lane((select c.kind from worker.command_registry c
+                         where c.command = t.task_type), t.parent_id) as lane,
+           (coalesce(p_lease.attempts[p.i], 0) + 1)::smallint as attempts,
+           coalesce(p_lease.failures[p.i], 0::smallint) as failures,
+           coalesce(p_lease.crashes[p.i], 0::smallint) as crashes
+      from unnest(p_ids, p_outcomes, p_errors, p_durations) u(task_id, outcome, error, duration)
+      join queues.task t using (task_id)
+     cross join lateral (select array_position(p_lease.task_ids, u.task_id) as i) p
+     where u.outcome in ('failed', 'released', 'canceled')
+  loop
+    if v_task.outcome = 'canceled' then
+      perform queues.cancel_children(v_task.task_id, p_now, 'the parent task was canceled');
+      continue;
+    end if;
+    v_run_at := p_now;
+    if v_task.outcome = 'failed' then
+      v_task.failures := v_task.failures + 1;
+      v_run_at := queues.retry_at((select c from worker.command_registry c
+                                    where c.command = v_task.task_type),
+                                  v_task.failures, p_now);
+    end if;
+    if v_task.outcome = 'failed' and exists (select from queues.cancel_request r
+                                              where r.task_id = v_task.task_id) then
+      perform queues.end_canceled(v_task.task_id, p_lease.lease_id, p_lease.queue_id,
+                                  v_task.attempts, p_now, v_task.duration, p_pid);
+      continue;
+    end if;
+    if v_run_at is null then
+      perform queues.end_failed(v_task.task_id, p_lease.lease_id, p_lease.queue_id,
+                                v_task.attempts, p_now, coalesce(v_task.error, 'failed'), null,
+                                v_task.duration, p_pid);
+      continue;
+    end if;
+    insert into queues.attempt_end (task_id, lease_id, attempt, ended_at, outcome)
+      values (v_task.task_id, p_lease.lease_id, v_task.attempts, p_now, v_task.outcome);
+    if v_task.outcome = 'failed' then
+      insert into queues.error (task_id, error_message, created_at, attempt)
+        values (v_task.task_id, coalesce(v_task.error, 'failed'), p_now, v_task.attempts);
+    else
+      -- Handed back untouched: as if it had not been handed out.
+      v_run_at := v_task.scheduled_at;
+      v_task.attempts := v_task.attempts - 1;
+    end if;
+    perform queues.put_ready(p_lease.queue_id, v_task.lane, v_task.priority, v_run_at, p_now,
+                             array[v_task.task_id], v_task.parent_id, v_task.attempts,
+                             v_task.failures, v_task.crashes, p_solo => v_task.crashes > 0);
+  end loop;
+end
+$$;
+
+-- Ends some tasks of one lease. Returns the ids that were refused: not in this
+-- lease, or ended under it before. All of them when the lease is not in force.
+create or replace function queues.finish_tasks(
+  p_lease_id bigint, p_now timestamptz, p_pid integer, p_ids bigint[], p_outcomes text[],
+  p_errors text[], p_results jsonb[], p_durations real[])
+returns bigint[]
+language plpgsql
+as $$
+declare
+  v_open queues.lease_open;
+  v_lease queues.lease;
+  v_unfinished bigint[];
+  v_good record;
+begin
+  -- Two finishes of one lease at once must not both see the other's tasks as
+  -- unfinished, so the lock is the strong one; the key stays share-lockable.
+  select o.* into v_open from queues.lease_open o
+   where o.lease_id = p_lease_id for no key update;
+  if not found then
+    return p_ids;
+  end if;
+  select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
+  v_unfinished := queues.unfinished(v_lease);
+  select array_agg(s.id order by s.i) as ids, array_agg(s.outcome order by s.i) as outcomes,
+         array_agg(s.error order by s.i) as errors, array_agg(s.result order by s.i) as results,
+         array_agg(s.duration order by s.i) as durations
+    into v_good
+    from (select distinct on (u.id) u.*
+            from unnest(p_ids, p_outcomes, p_errors, p_results, p_durations)
+                   with ordinality u(id, outcome, error, result, duration, i)
+           where u.id = any(v_unfinished)
+           order by u.id, u.i) s;
+  if v_good.ids is null then
+    return p_ids;
+  end if;
+  perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid, v_good.ids, v_good.outcomes,
+                           v_good.errors, v_good.results, v_good.durations);
+  if cardinality(v_good.ids) = cardinality(v_unfinished) then
+    delete from queues.lease_open o where o.lease_id = p_lease_id;
+  elsif not v_open.partial then
+    update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
+  end if;
+  if v_lease.parent_ids is not null then
+    perform queues.settle_parents(v_lease.parent_ids);
+  end if;
+  return array(select unnest(p_ids) except select unnest(v_good.ids));
+end
+$$;
+
+-- The lease under which a task is held now, or null.
+create or replace function queues.lease_of(p_task_id bigint) returns bigint
+language plpgsql
+as $$
+declare
+  v_lease_id bigint;
+begin
+  select o.lease_id into v_lease_id from queues.lease_open o where o.task_id = p_task_id;
+  if not found then
+    select o.lease_id into v_lease_id
+      from queues.lease_open o join queues.lease l using (lease_id)
+     where o.task_id is null and p_task_id = any(l.task_ids)
+       and not exists (select from queues.attempt_end e
+                        where e.task_id = p_task_id and e.lease_id = o.lease_id)
+       and not exists (select from queues.task_completed c where c.task_id = p_task_id);
+  end if;
+  return v_lease_id;
+end
+$$;
+
+create or replace function queues.complete_task(_task_id bigint, _task_lease_id bigint)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return queues.finish_tasks(_task_lease_id, worker.now(), pg_backend_pid(), array[_task_id],
+                             null, null, null, null) = '{}';
+end
+$$;
+
+comment on function queues.complete_task(bigint, bigint) is
+  'ends a task as completed under this lease; false when the lease is not in force any more';
+
+create or replace function queues.complete_task(_task_id bigint) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v_lease_id bigint := queues.lease_of(_task_id);
+begin
+  -- Only a lease that expires belongs to a caller of this kind: the leases of
+  -- workers are theirs to end.
+  if exists (select from queues.lease_open o
+              where o.lease_id = v_lease_id and o.expires_at is not null) then
+    perform queues.finish_tasks(v_lease_id, worker.now(), pg_backend_pid(), array[_task_id],
+                                null, null, null, null);
+  elsif not exists (select from queues.task t where t.task_id = _task_id) then
+    raise exception 'there is no task %', _task_id using errcode = 'no_data_found';
+  end if;
+end
+$$;
+
+comment on function queues.complete_task(bigint) is
+  'ends a task that was dequeued; does nothing when it is not held';
+
+create or replace function queues.fail_task(_task_id bigint, _error_message text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into queues.error (task_id, error_message, created_at)
+    values (_task_id, coalesce(_error_message, 'failed'), worker.now());
+end
+$$;
+
+comment on function queues.fail_task(bigint, text) is
+  'records an error of a task; does not end it';
+
+-- One round trip of a worker: ends what it has finished, hands out the next.
+--   p_done       leases all of whose tasks have simply succeeded
+--   p_lease_ids… parallel arrays: single tasks with their outcome
+-- Returns 'claimed' rows in the order to run, and a 'refused' row for each task
+-- (or, with task_id null, whole lease) that was no longer the caller's to end.
+create or replace function queues.exchange(
+  p_queue text, p_want integer, p_worker_id bigint default null, p_pid integer default null,
+  p_done bigint[] default null, p_lease_ids bigint[] default null,
+  p_task_ids bigint[] default null, p_outcomes text[] default null,
+  p_errors text[] default null, p_results jsonb[] default null,
+  p_durations real[] default null, p_lanes integer[] default '{0,1,2,3}')
+returns table (event text, lease_id bigint, task_id bigint, attempt integer, task_type text,
+               payload jsonb, headers jsonb, parent_id bigint, group_key text,
+               scheduled_at timestamptz)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := worker.now();
+  v_queue worker.queue_registry;
+  v_lease_id bigint;
+  v_group record;
+  v_got record;
+begin
+  if p_outcomes is not null and exists (
+       select from unnest(p_outcomes) o
+        where o is null or o not in ('completed', 'failed', 'canceled', 'released')) then
+    raise exception 'an outcome is completed, failed, canceled or released'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if p_done is not null then
+    foreach v_lease_id in array p_done loop
+      if not queues.complete_lease(v_lease_id, v_now, p_pid) then
+        return query select 'refused', v_lease_id, null::bigint, null::integer, null::text,
+                            null::jsonb, null::jsonb, null::bigint, null::text,
+                            null::timestamptz;
+      end if;
+    end loop;
+  end if;
+  if p_lease_ids is not null then
+    for v_group in
+      select u.lease_id, array_agg(u.task_id) as ids, array_agg(u.outcome) as outcomes,
+             array_agg(u.error) as errors, array_agg(u.result) as results,
+             array_agg(u.duration) as durations
+        from unnest(p_lease_ids, p_task_ids, p_outcomes, p_errors, p_results, p_durations)
+               u(lease_id, task_id, outcome, error, result, duration)
+       group by u.lease_id
+    loop
+      return query
+        select 'refused', v_group.lease_id, r.id, null::integer, null::text, null::jsonb,
+               null::jsonb, null::bigint, null::text, null::timestamptz
+          from unnest(queues.finish_tasks(v_group.lease_id, v_now, p_pid, v_group.ids,
+                                          v_group.outcomes, v_group.errors, v_group.results,
+                                          v_group.durations)) r(id);
+    end loop;
+  end if;
+  if p_want > 0 then
+    select * into v_queue from worker.queue_registry q where q.queue = p_queue;
+    if not found then
+      raise exception 'unknown queue "%"', p_queue using errcode = 'undefined_object';
+    end if;
+    v_got := queues.hand_out(v_queue, p_want, p_lanes, null, p_worker_id, null,
+                             case when p_worker_id is null then v_now + interval '5 minutes' end,
+                             v_now, queues.alone(), false);
+    if v_got.task_ids is not null then
+      return query select * from queues.claimed(v_got.lease_ids, v_got.task_ids, v_got.attempts);
+    end if;
+  end if;
+end
+$$;
+
+comment on function queues.exchange is
+  'ends finished tasks and claims the next in one round trip and one commit';

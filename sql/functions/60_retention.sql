@@ -1,0 +1,95 @@
+-- Retention: ended tasks go after their time, whole trees at once, in bounded
+-- batches. It walks the tasks in order of id, round and round; the cell
+-- queues.retention_cursor says where it is, so that it never walks the dead
+-- rows it has left behind.
+
+create or replace function queues.remove_expired(p_most integer default 1000) returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v_now timestamptz := worker.now();
+  v_from bigint := coalesce(pg_sequence_last_value('queues.retention_cursor'), 0);
+  v_last bigint;
+  v_seen integer;
+  v_roots bigint[];
+  v_ids bigint[];
+begin
+  if p_most is null or p_most < 1 or p_most > 100000 then
+    raise exception 'a batch is 1 to 100000 tasks, not %', p_most
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if not pg_try_advisory_xact_lock(8101694254662811648) then
+    return 0;
+  end if;
+  with page as (
+    select t.task_id, t.task_type, t.parent_id, t.enqueued_at
+      from queues.task t where t.task_id > v_from order by t.task_id limit p_most),
+  expired as (
+    select p.task_id from page p
+      join queues.task_completed c using (task_id)
+      left join worker.command_registry r on r.command = p.task_type
+     where p.parent_id is null
+       and c.completed_at < v_now - case when c.state = 'completed'
+             then coalesce(r.retain_completed, interval '7 days')
+             else coalesce(r.retain_failed, interval '30 days') end)
+  select max(p.task_id), count(*), (select array_agg(e.task_id) from expired e)
+    into v_last, v_seen, v_roots from page p;
+
+  if v_roots is not null then
+    -- The trees, less those of which some task has not ended yet.
+    with recursive tree as (
+      select r.id as root_id, r.id as task_id from unnest(v_roots) r(id)
+      union all
+      select p.root_id, t.task_id from tree p join queues.task t on t.parent_id = p.task_id),
+    unfinished as (
+      select distinct r.root_id from tree r
+       where not exists (select from queues.task_completed c where c.task_id = r.task_id))
+    select array_agg(r.task_id) into v_ids from tree r
+     where not exists (select from unfinished u where u.root_id = r.root_id);
+  end if;
+  if v_ids is not null then
+    insert into queues.retention_pass (xid) values (pg_current_xact_id());
+    delete from queues.task t where t.task_id = any(v_ids);
+    delete from queues.retention_pass p where p.xid = pg_current_xact_id();
+    delete from queues.task_completed c where c.task_id = any(v_ids);
+    delete from queues.attempt_end e where e.task_id = any(v_ids);
+    delete from queues.error e where e.task_id = any(v_ids);
+    delete from queues.merged_payload m where m.task_id = any(v_ids);
+  end if;
+  perform queues.remove_old_leases(v_now, p_most);
+  -- At the end of the table the walk begins again.
+  perform setval('queues.retention_cursor', case when v_seen < p_most then 0 else v_last end);
+  return coalesce(cardinality(v_ids), 0);
+end
+$$;
+
+comment on function queues.remove_expired(integer) is
+  'removes ended tasks whose time is over, looking at one batch per call';
+
+-- A lease is history of tasks; it goes when no command keeps any that long.
+create or replace function queues.remove_old_leases(p_now timestamptz, p_most integer)
+returns integer
+language plpgsql
+as $$
+declare
+  v_ids bigint[];
+begin
+  v_ids := array(
+    select s.lease_id from (
+      select l.lease_id, l.leased_at from queues.lease l
+       where l.lease_id > coalesce(pg_sequence_last_value('queues.lease_cursor'), 0)
+       order by l.lease_id limit p_most) s
+     where s.leased_at < p_now - (select max(greatest(c.retain_completed, c.retain_failed))
+                                    from worker.command_registry c)
+       and not exists (select from queues.lease_open o where o.lease_id = s.lease_id));
+  delete from queues.lease l where l.lease_id = any(v_ids);
+  if cardinality(v_ids) > 0 then
+    perform setval('queues.lease_cursor', v_ids[cardinality(v_ids)]);
+  end if;
+  return cardinality(v_ids);
+end
+$$;

@@ -1,0 +1,72 @@
+-- worker.tasks: what people look at.
+--
+-- The state is derived. A task has ended, or waits, or is in an open lease, or
+-- else it is pending: four branches with the state as a constant in each, so
+-- that a condition on the state drops the others, and each branch a plain table
+-- with an index on the id, so that the newest page reads a page. The branch of
+-- the pending is all tasks, and the outer condition takes the others out again;
+-- the scalar subqueries there are on purpose: an EXISTS could be hashed, which
+-- would read the whole history for one page.
+
+create or replace view queues.in_flight as
+  select o.lease_id, u.task_id, l.queue_id, l.leased_at, l.worker_id, l.backend_pid,
+         (coalesce(l.attempts[u.i], 0) + 1)::smallint as attempt
+    from queues.lease_open o join queues.lease l using (lease_id)
+   cross join lateral unnest(l.task_ids) with ordinality u(task_id, i)
+   where not o.partial
+      or (not exists (select from queues.task_completed c where c.task_id = u.task_id)
+          and not exists (select from queues.attempt_end e
+                           where e.task_id = u.task_id and e.lease_id = o.lease_id));
+
+create or replace view worker.tasks as
+  select s.task_id as id, t.task_type as command, q.queue,
+         coalesce((select k.payload from queues.pending_key k
+                    where t.dedup_key is not null and k.task_id = s.task_id),
+                  (select m.payload from queues.merged_payload m
+                    where t.dedup_key is not null and m.task_id = s.task_id),
+                  t.payload) as payload,
+         s.state, t.priority, t.parent_id, t.enqueued_at as created_at, t.scheduled_at,
+         coalesce(f.leased_at, w.since - make_interval(secs => coalesce(w.duration_ms, 0) / 1000.0),
+                  c.completed_at - make_interval(secs => coalesce(c.duration_ms, 0) / 1000.0))
+           as processed_at,
+         c.completed_at, coalesce(c.duration_ms, w.duration_ms) as duration_ms,
+         case when s.state <> 'completed' then
+           coalesce((select e.error_message from queues.error e
+                      where e.task_id = s.task_id order by e.error_id desc limit 1), c.reason)
+         end as error,
+         coalesce(c.worker_pid, w.worker_pid, f.backend_pid) as worker_pid,
+         coalesce(c.attempt, w.attempt, f.attempt) as attempt,
+         coalesce(c.result, w.result) as result,
+         t.dedup_key, t.group_key, t.headers, t.context
+    from (select task_id, state, queue_id, 1 as branch from queues.task_completed
+          union all
+          select task_id, 'waiting'::queues.task_state, queue_id, 2 from queues.waiting
+          union all
+          select task_id, 'processing'::queues.task_state, queue_id, 3 from queues.in_flight
+          union all
+          select task_id, 'pending'::queues.task_state, queue_id, 4 from queues.task) s
+    join queues.task t on t.task_id = s.task_id
+    join worker.queue_registry q on q.queue_id = s.queue_id
+    left join queues.task_completed c on c.task_id = s.task_id and s.branch = 1
+    left join queues.waiting w on w.task_id = s.task_id and s.branch = 2
+    left join lateral (select f.* from queues.in_flight f
+                        where s.branch = 3 and f.task_id = s.task_id) f on true
+   where s.branch <> 4
+      or ((select true from queues.task_completed d where d.task_id = s.task_id) is null
+          and (select true from queues.waiting d where d.task_id = s.task_id) is null
+          and not s.task_id = any(array(select d.task_id from queues.in_flight d)));
+
+create or replace function worker.tasks_insert() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  new.id := worker.enqueue(new.command, coalesce(new.payload, '{}'), new.priority,
+                           new.scheduled_at, new.dedup_key, 'keep', new.group_key, new.parent_id,
+                           new.context, new.headers);
+  return new;
+end
+$$;
+
+create or replace trigger tasks_insert instead of insert on worker.tasks
+  for each row execute function worker.tasks_insert();

@@ -1,0 +1,151 @@
+-- worker.explain_task: why is it where it is?
+
+-- Children told of by id, at most ten.
+create or replace function queues.unfinished_children(p_task_id bigint, out n bigint, out ids text)
+language plpgsql
+as $$
+begin
+  select count(*), string_agg(s.task_id::text, ', ' order by s.task_id) filter (where s.i <= 10)
+    into n, ids
+    from (select c.task_id, row_number() over (order by c.task_id) as i from queues.task c
+           where c.parent_id = p_task_id
+             and not exists (select from queues.task_completed d where d.task_id = c.task_id)) s;
+  if n > 10 then
+    ids := ids || ' …';
+  end if;
+end
+$$;
+
+create or replace function worker.explain_task(p_task_id bigint) returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := worker.now();
+  v_task queues.task;
+  v_queue worker.queue_registry;
+  v_ended queues.task_completed;
+  v_flight queues.in_flight;
+  v_row record;
+  v_n bigint;
+  v_why text[] := '{}';
+begin
+  select * into v_task from queues.task t where t.task_id = p_task_id;
+  if not found then
+    return format('There is no task %s: it was never enqueued, its transaction was rolled back, or retention has removed it.', p_task_id);
+  end if;
+  select * into v_queue from worker.queue_registry q where q.queue_id = v_task.queue_id;
+
+  select * into v_ended from queues.task_completed c where c.task_id = p_task_id;
+  if found then
+    return case v_ended.state
+      when 'completed' then format('It completed at %s.', v_ended.completed_at)
+      when 'canceled' then format('It was canceled at %s: %s.', v_ended.completed_at,
+                                  coalesce(v_ended.reason, 'no reason was given'))
+      else format('It failed at %s after %s attempt(s) with: %s', v_ended.completed_at,
+                  v_ended.attempt,
+                  coalesce((select split_part(e.error_message, E'\n', 1) from queues.error e
+                             where e.task_id = p_task_id order by e.error_id desc limit 1),
+                           'no message')) end;
+  end if;
+
+  if exists (select from queues.waiting w where w.task_id = p_task_id) then
+    select * into v_row from queues.unfinished_children(p_task_id);
+    return format('Its own work is done; it is waiting for %s child(ren): %s.', v_row.n, v_row.ids);
+  end if;
+
+  select * into v_flight from queues.in_flight f where f.task_id = p_task_id;
+  if found then
+    return format('It is held by %s since %s (attempt %s).',
+                  coalesce('worker ' || v_flight.worker_id
+                             || coalesce(' on pid ' || v_flight.backend_pid, ''),
+                           'the session with pid ' || v_flight.backend_pid,
+                           'a caller of queues.dequeue_next_available_task()'),
+                  v_flight.leased_at, v_flight.attempt);
+  end if;
+
+  select t.run_at, t.attempts into v_row from queues.timer t
+   where t.queue_id = v_task.queue_id and p_task_id = any(t.task_ids)
+   order by t.run_at = v_task.scheduled_at desc limit 1;
+  if found and v_row.run_at > v_now then
+    v_why := v_why || format(case when v_row.attempts > 0
+                               then 'It is retried in %s, at %s.'
+                               else 'It is scheduled in %s, at %s.' end,
+                             date_trunc('second', v_row.run_at - v_now), v_row.run_at);
+  end if;
+  if v_queue.paused and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
+    v_why := v_why || format('Queue "%s" is paused%s.', v_queue.queue,
+                             coalesce(' until ' || v_queue.paused_until, ''));
+  end if;
+  if v_task.parent_id is null and v_queue.top_concurrency is not null then
+    select count(*), string_agg(s.task_id::text, ', ' order by s.task_id) into v_row
+      from ((select w.task_id from queues.waiting w
+              where w.queue_id = v_task.queue_id and w.top limit 10)
+            union all
+            (select f.task_id from queues.in_flight f join queues.lease_open o using (lease_id)
+              where f.queue_id = v_task.queue_id and o.top limit 10)) s;
+    if v_row.count > 0 then
+      v_why := v_why || format('Queue "%s" runs %s top-level task(s) at a time; now active: %s.',
+                               v_queue.queue, v_queue.top_concurrency, v_row.string_agg);
+    end if;
+  end if;
+  select count(*) into v_n
+    from (select from queues.ready r
+           where r.queue_id = v_task.queue_id
+             and (r.priority, r.run_at, r.first_id)
+                 < (v_task.priority, v_task.scheduled_at, p_task_id)
+             and not p_task_id = any(r.task_ids)
+           limit 10000) s;
+  if v_n > 0 and cardinality(v_why) = 0 then
+    v_why := v_why || format('It is behind %s%s other(s) in queue "%s".',
+                             case when v_n = 10000 then 'more than ' else '' end, v_n,
+                             v_queue.queue);
+  end if;
+  if not exists (select from worker.worker w where w.stopped_at is null)
+     and not exists (select from queues.lease_open o where o.queue_id = v_task.queue_id) then
+    v_why := v_why || format('No worker serves queue "%s".', v_queue.queue);
+  end if;
+  if cardinality(v_why) = 0 then
+    v_why := array['It is ready and will be taken by the next free worker.'];
+  end if;
+  return array_to_string(v_why, ' ');
+end
+$$;
+
+comment on function worker.explain_task(bigint) is 'says why a task is where it is';
+
+create or replace function worker.has_failed_siblings(p_task_id bigint) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return exists (
+    select from queues.task t
+      join queues.task s on s.parent_id = t.parent_id and s.task_id <> t.task_id
+      join queues.task_completed c on c.task_id = s.task_id and c.state = 'failed'
+     where t.task_id = p_task_id);
+end
+$$;
+
+-- For tests: raises unless a task of this command with this in its payload has
+-- been enqueued. Returns the newest such task.
+create or replace function worker.assert_enqueued(p_command text, p_payload jsonb default '{}')
+returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_task_id bigint;
+begin
+  select t.id into v_task_id from worker.tasks t
+   where t.command = p_command and t.payload @> p_payload order by t.id desc limit 1;
+  if v_task_id is null then
+    raise exception 'no task "%" with % in its payload was enqueued', p_command, p_payload
+      using errcode = 'assert_failure',
+            detail = (select 'Enqueued: ' || coalesce(string_agg(format('%s %s', s.command, s.payload), '; '), 'nothing')
+                        from (select t.command, t.payload from worker.tasks t
+                               order by t.id desc limit 10) s);
+  end if;
+  return v_task_id;
+end
+$$;
