@@ -128,6 +128,12 @@ $(TEST_GROUPS:%=test-%): ## one group of tests: test-unit test-sql test-isolatio
 	$(SUBMAKE) all unit-tests
 	$(TEST_RUN) $(@:test-%=%)
 
+.PHONY: bench
+bench: ## measure this machine, a minute or two (bench/run full: forty)
+	@scripts/setup run
+	$(SUBMAKE) all
+	@PGKIN=$(BUILD)/pgkin bench/run quick
+
 test-majors: ## SQL, isolation and migration tests on PostgreSQL 14 to 18
 	@scripts/setup test majors
 	$(SUBMAKE) all

@@ -164,7 +164,9 @@ void conn_pump(struct conn *c, bool alive)
         return;
     }
     settle(c);
-    if (!c->want_write && !TAILQ_EMPTY(source(c)))
+    // After a FATAL there is nothing to send to: the end of the session is on
+    // its way, and until it comes a kick would only lead back here.
+    if (!c->want_write && c->fatal.code == ERR_NONE && !TAILQ_EMPTY(source(c)))
         conn_kick(c);
 }
 

@@ -1,0 +1,1 @@
+analyze queues.task, queues.ready

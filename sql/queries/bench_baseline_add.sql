@@ -1,0 +1,1 @@
+insert into pgkin_bench.job (command, payload) values ('bench_noop', $1::jsonb)

@@ -1,0 +1,1 @@
+analyze pgkin_bench.job

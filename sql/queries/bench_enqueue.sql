@@ -1,0 +1,1 @@
+select queues.enqueue('bench_noop', $1::jsonb)

@@ -1,0 +1,1 @@
+copy queues.staging (task_type, payload) from stdin

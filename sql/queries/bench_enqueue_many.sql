@@ -1,0 +1,1 @@
+select count(*) from queues.enqueue_many('bench_noop', $1::jsonb[])

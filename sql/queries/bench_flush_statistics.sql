@@ -1,0 +1,2 @@
+-- From PostgreSQL 15 on.
+select pg_stat_force_next_flush()

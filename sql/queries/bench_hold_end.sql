@@ -1,0 +1,3 @@
+-- Fails when the transaction is not there any more.
+savepoint still_there;
+rollback;

@@ -1,0 +1,1 @@
+truncate pgkin_bench.plain

@@ -1,0 +1,1 @@
+select queue_id from worker.queue_registry where queue = 'bench'

@@ -1,0 +1,1 @@
+select set_config('synchronous_commit', $1::text, false)

@@ -1,0 +1,1 @@
+select queues.maintain($1::text)
