@@ -5,7 +5,8 @@
 -- also inside an old snapshot. Sequences are such numbers: not transactional,
 -- and no dead rows however often they change.
 --   qN_generation   the generation that producers write into
---   qN_timer_floor  timers before this time (ms) are found by sweeps only
+--   qN_timer_floor  timers and expiries before this time (ms) are found by sweeps only
+--   qN_top_floor    leases below this one hold no place of top_concurrency
 --   qN_wake         1: a worker sleeps and wants to be notified
 create or replace function queues.create_cells(p_queue_id integer) returns void
 language plpgsql
@@ -13,9 +14,11 @@ as $$
 begin
   execute format('create sequence queues.%I', 'q' || p_queue_id || '_generation');
   execute format('create sequence queues.%I minvalue 0', 'q' || p_queue_id || '_timer_floor');
+  execute format('create sequence queues.%I minvalue 0', 'q' || p_queue_id || '_top_floor');
   execute format('create sequence queues.%I minvalue 0', 'q' || p_queue_id || '_wake');
   perform setval(format('queues.%I', 'q' || p_queue_id || '_generation')::regclass, 1);
   perform setval(format('queues.%I', 'q' || p_queue_id || '_timer_floor')::regclass, 0);
+  perform setval(format('queues.%I', 'q' || p_queue_id || '_top_floor')::regclass, 0);
   perform setval(format('queues.%I', 'q' || p_queue_id || '_wake')::regclass, 0);
   insert into queues.generation_ledger (queue_id, version, live, limbo, written_at)
     values (p_queue_id, 1, '{1}', '{}', pg_catalog.now());
@@ -39,9 +42,10 @@ begin
       raise exception 'queue "%" still has unfinished tasks', old.queue
         using errcode = 'dependent_objects_still_exist';
     end if;
-    execute format('drop sequence queues.%I, queues.%I, queues.%I',
+    execute format('drop sequence queues.%I, queues.%I, queues.%I, queues.%I',
                    'q' || old.queue_id || '_generation',
                    'q' || old.queue_id || '_timer_floor',
+                   'q' || old.queue_id || '_top_floor',
                    'q' || old.queue_id || '_wake');
     delete from queues.generation_ledger where queue_id = old.queue_id;
     delete from queues.cursor_mark where queue_id = old.queue_id;

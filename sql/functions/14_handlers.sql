@@ -28,37 +28,38 @@ begin
     raise exception '% % is in a system schema', p_what, v_name
       using errcode = 'insufficient_privilege';
   end if;
-  select p.oid, p.prokind, p.pronargs, p.proretset, p.prorettype,
-         coalesce(p.proargmodes, '{}') as modes, p.proargtypes
+  -- The arguments as they are called: procedures list OUT ones there, too.
+  select p.oid, p.prokind, p.proretset, p.prorettype, n.oid as schema,
+         cardinality(coalesce(p.proallargtypes, p.proargtypes::oid[])) as args,
+         coalesce(p.proargmodes, '{}') as modes
     into v_proc
     from pg_proc p join pg_namespace n on n.oid = p.pronamespace
    where n.nspname = v_parts[1] and p.proname = v_parts[2]
-     and ((p.pronargs = 1 and p.proargtypes[0] = 'jsonb'::regtype)
-          or (p_what = 'handler' and p.prokind = 'p' and p.pronargs = 2
-              and p.proargtypes[0] = 'jsonb'::regtype and p.proargtypes[1] = 'jsonb'::regtype
-              and p.proargmodes[2] = 'b')
-          or (p_what = 'hook' and p.pronargs = 0))
-   order by p.pronargs desc limit 1;
+     and ((p.proallargtypes is null and p.pronargs = 1 and p.proargtypes[0] = 'jsonb'::regtype)
+          or (p_what = 'handler' and p.prokind = 'p'
+              and p.proallargtypes = array['jsonb', 'jsonb']::regtype[]::oid[]
+              and p.proargmodes::text[] in ('{i,b}', '{i,o}'))
+          or (p_what = 'hook' and p.proallargtypes is null and p.pronargs = 0))
+   order by args desc limit 1;
   if not found then
     raise exception 'there is no % %', p_what, v_name
       using errcode = 'undefined_function',
             hint = case p_what when 'handler'
               then format('create procedure %s(payload jsonb), or with a second argument "inout result jsonb", or function %s(payload jsonb) returns jsonb', v_name, v_name)
               else format('create procedure %s() or %s(payload jsonb)', v_name, v_name) end;
-  elsif not has_function_privilege(v_proc.oid, 'execute') then
+  elsif not (has_schema_privilege(v_proc.schema, 'usage')
+             and has_function_privilege(v_proc.oid, 'execute')) then
     raise exception 'role % may not execute % %', current_user, p_what, v_name
       using errcode = 'insufficient_privilege';
   elsif v_proc.prokind not in ('p', 'f') or v_proc.proretset
+        or v_proc.prorettype in ('trigger'::regtype, 'event_trigger'::regtype)
         or (p_what = 'handler' and v_proc.prokind = 'f' and v_proc.prorettype <> 'jsonb'::regtype) then
     raise exception '% % is neither a procedure nor a function that returns jsonb', p_what, v_name
       using errcode = 'wrong_object_type';
   end if;
-  return case
-    when v_proc.pronargs = 0 then format('%s %s()', case v_proc.prokind when 'p' then 'call'
-                                                     else 'select' end, v_name)
-    when v_proc.prokind = 'f' then format('select %s($1)', v_name)
-    when v_proc.pronargs = 2 then format('call %s($1, null)', v_name)
-    else format('call %s($1)', v_name) end;
+  return format(case v_proc.prokind when 'p' then 'call %s(%s)' else 'select %s(%s)' end, v_name,
+                case v_proc.args when 0 then '' when 1 then '$1'
+                  else '$1, null::pg_catalog.jsonb' end);
 end
 $$;
 

@@ -34,21 +34,42 @@ as $$ select ('queues.q' || p_queue_id || '_' || p_cell)::regclass $$;
 
 -- The generation to write into, locked. The second look matters: between the
 -- first one and the lock the generation may have been closed and gone.
+--
+-- A transaction that has been open for a while stays with the generation it
+-- first joined: it would else collect a lock for each one that passes. Nobody
+-- waits for its rows before it commits, and a sweep finds them then.
 create or replace function queues.join_generation(p_queue_id integer) returns integer
 language plpgsql
 as $$
 declare
+  c_old constant interval := '5 seconds';
   v_cell regclass := ('queues.q' || p_queue_id || '_generation')::regclass;
-  v_generation integer := pg_sequence_last_value(v_cell);
-  v_seen integer;
+  v_old boolean := clock_timestamp() - now() > c_old;
+  v_setting text := 'queues.joined_' || p_queue_id;
+  v_generation integer;
 begin
+  if v_old and coalesce(current_setting(v_setting, true), '') <> '' then
+    v_generation := current_setting(v_setting)::integer;
+    -- Anybody can set a setting; nobody is to write where no sweep looks. Locked
+    -- and then still in the ledger, it stays there.
+    if current_setting('transaction_isolation') = 'read committed'
+       and pg_try_advisory_xact_lock_shared(queues.generation_key(p_queue_id, v_generation))
+       and v_generation = any((select l.live || l.limbo from queues.generation_ledger l
+                                where l.queue_id = p_queue_id
+                                order by l.version desc limit 1)::integer[]) then
+      return v_generation;
+    end if;
+  end if;
+  -- Never waits: whoever has the lock alone has it on a generation that is closed.
   loop
-    perform pg_advisory_xact_lock_shared(
-      8100568354755969024 | ((p_queue_id::bigint & 65535) << 32) | v_generation);
-    v_seen := pg_sequence_last_value(v_cell);
-    exit when v_seen = v_generation;
-    v_generation := v_seen;
+    v_generation := pg_sequence_last_value(v_cell);
+    exit when pg_try_advisory_xact_lock_shared(
+                8100568354755969024 | ((p_queue_id::bigint & 65535) << 32) | v_generation)
+          and pg_sequence_last_value(v_cell) = v_generation;
   end loop;
+  if v_old then
+    perform set_config(v_setting, v_generation::text, true);
+  end if;
   return v_generation;
 end
 $$;
@@ -73,27 +94,66 @@ begin
 end
 $$;
 
--- Is there anything in this closed generation? First behind the cursors, where
--- it is cheap to find, then anywhere.
+-- Is there anything in this closed generation? Where there are marks, it is
+-- looked for behind them first, where it is cheap to find. Null: not there, and
+-- to look before the marks as well would mean to walk over all that was taken.
 create or replace function queues.generation_has_rows(p_queue_id integer, p_generation integer)
 returns boolean
 language plpgsql
 as $$
+declare
+  v_marked boolean := exists (
+    select from queues.cursor_mark m
+     where m.queue_id = p_queue_id and m.generation = p_generation);
 begin
-  return exists (
-      select from unnest('{0,1,2,3}'::integer[]) lane
+  if not v_marked then
+    return exists (select from queues.ready r
+                    where r.queue_id = p_queue_id and r.generation = p_generation);
+  elsif exists (
+      select from unnest('{0,1,2,3}'::integer[]) l(lane)
         cross join lateral (
           select m.priority, m.run_at, m.first_id from queues.cursor_mark m
-           where m.queue_id = p_queue_id and m.generation = p_generation and m.lane = lane
+           where m.queue_id = p_queue_id and m.generation = p_generation and m.lane = l.lane
            order by m.mark_no desc limit 1) m
         cross join lateral (
           select from queues.ready r
-           where r.queue_id = p_queue_id and r.generation = p_generation and r.lane = lane
+           where r.queue_id = p_queue_id and r.generation = p_generation and r.lane = l.lane
              and (r.priority, r.run_at, r.first_id) >= (m.priority, m.run_at, m.first_id)
-           limit 1) r)
-    or exists (
-      select from queues.ready r
-       where r.queue_id = p_queue_id and r.generation = p_generation);
+           limit 1) r) then
+    return true;
+  end if;
+  return null;
+end
+$$;
+
+-- Remembers where a closed generation has been read to. Claims do not look
+-- before a mark, so nothing may ever come to lie there: no producer may still be
+-- in the generation (the exclusive lock proves it), and the head is looked up
+-- after that, by a statement that sees what was committed before. What other
+-- claims hold at this moment it sees too, so that they may still roll back.
+create or replace function queues.mark_cursor(p_queue_id integer, p_generation integer,
+                                              p_lane integer) returns void
+language plpgsql
+as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed'
+     or not pg_try_advisory_xact_lock(queues.generation_key(p_queue_id, p_generation)) then
+    return;
+  end if;
+  insert into queues.cursor_mark (queue_id, generation, lane, priority, run_at, first_id)
+    select p_queue_id, p_generation, p_lane, r.priority, r.run_at, r.first_id
+      from (select) s
+      left join lateral (
+        select m.priority, m.run_at, m.first_id from queues.cursor_mark m
+         where m.queue_id = p_queue_id and m.generation = p_generation and m.lane = p_lane
+         order by m.mark_no desc limit 1) m on true
+     cross join lateral (
+        select r.priority, r.run_at, r.first_id from queues.ready r
+         where r.queue_id = p_queue_id and r.generation = p_generation and r.lane = p_lane
+           and (r.priority, r.run_at, r.first_id) >=
+               (coalesce(m.priority, -9223372036854775808), coalesce(m.run_at, '-infinity'),
+                coalesce(m.first_id, 0))
+         order by r.priority, r.run_at, r.first_id limit 1) r;
 end
 $$;
 
@@ -128,7 +188,9 @@ $$;
 -- when something has changed. Does nothing when somebody else is at it, or
 -- under an isolation level in which a statement cannot see what was committed
 -- before it. Returns how many rows it found where no claim would have looked.
-create or replace function queues.settle(p_queue_id integer) returns integer
+-- p_deep: also do what may take long, the search through limbo.
+create or replace function queues.settle(p_queue_id integer, p_deep boolean default true)
+returns integer
 language plpgsql
 as $$
 declare
@@ -138,6 +200,7 @@ declare
   v_live integer[] := '{}';
   v_limbo integer[] := '{}';
   v_generation integer;
+  v_rows boolean;
   v_alone boolean;
   v_found integer := 0;
 begin
@@ -149,14 +212,19 @@ begin
   select * into v_ledger from queues.generation_ledger l
    where l.queue_id = p_queue_id order by l.version desc limit 1;
 
-  foreach v_generation in array
-    v_ledger.limbo || queues.live_generations(p_queue_id)
-  loop
-    if v_generation >= v_current then
-      continue;
-    elsif not v_generation = any(v_ledger.limbo)
-       and queues.generation_has_rows(p_queue_id, v_generation) then
-      v_live := v_live || v_generation;
+  foreach v_generation in array v_ledger.limbo || queues.live_generations(p_queue_id) loop
+    continue when v_generation >= v_current;
+    if v_generation = any(v_ledger.limbo) then
+      v_rows := null;
+    else
+      v_rows := queues.generation_has_rows(p_queue_id, v_generation);
+      if v_rows then
+        v_live := v_live || v_generation;
+        continue;
+      end if;
+    end if;
+    if v_rows is null and not p_deep then
+      v_limbo := v_limbo || v_generation;
       continue;
     end if;
     v_alone := pg_try_advisory_xact_lock(queues.generation_key(p_queue_id, v_generation));
@@ -196,7 +264,7 @@ begin
   if current_setting('transaction_isolation') = 'read committed'
      and pg_try_advisory_xact_lock(queues.maintenance_key(p_queue_id)) then
     perform nextval(queues.cell(p_queue_id, 'generation'));
-    perform queues.settle(p_queue_id);
+    perform queues.settle(p_queue_id, false);
   end if;
 end
 $$;

@@ -108,20 +108,27 @@ declare
   v_queue_id integer;
   v_lane integer;
   v_priority bigint;
-  v_now timestamptz;
   v_run_at timestamptz;
   v_cell regclass;
   v_generation integer;
 begin
-  -- Due at once, of usual size, in the command's own queue, nobody to wake.
+  -- Due at once, of usual size, in the command's own queue, in a transaction
+  -- that is not old, nobody to wake. The clock is worker.now() in place.
   select c.queue_id, coalesce(p_priority, c.priority), queues.lane(c.kind, p_parent_id),
-         worker.now(), c.generation_cell, pg_sequence_last_value(c.generation_cell)
-    into v_queue_id, v_priority, v_lane, v_now, v_cell, v_generation
+         coalesce(p_task_id, nextval('queues.task_id_seq')),
+         coalesce(p_scheduled_at,
+                  nullif(current_setting('worker.fake_now', true), '')::timestamptz,
+                  clock_timestamp()),
+         c.generation_cell, pg_sequence_last_value(c.generation_cell)
+    into v_queue_id, v_priority, v_lane, v_task_id, v_run_at, v_cell, v_generation
     from worker.command_registry c
    where c.command = p_command
-     and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= 4096
+     and jsonb_typeof(p_payload) = 'object'
+     and octet_length(p_payload::text) <= least(4096,
+           nullif(current_setting('worker.max_payload_bytes', true), '')::integer)
      and (p_scheduled_at is null or p_scheduled_at = now())
      and (p_parent_queue_id is null or p_parent_queue_id = c.queue_id)
+     and clock_timestamp() - now() < interval '5 seconds'
      and pg_sequence_last_value(c.wake_cell) = 0;
   -- The locks are those of queues.join_generation.
   if not found
@@ -130,16 +137,15 @@ begin
              and pg_sequence_last_value(v_cell) = v_generation) then
     return (queues.add_tasks(p_command, array[p_payload], p_priority, p_scheduled_at,
                              p_parent_id, p_parent_queue_id, p_group_key, p_headers, p_context,
-                             p_options, p_order_key, p_dedup_key, p_task_id))[1];
+                             p_options, p_order_key, p_dedup_key,
+                             coalesce(p_task_id, v_task_id)))[1];
   end if;
-  v_run_at := coalesce(p_scheduled_at, v_now);
   insert into queues.task (task_id, task_type, payload, enqueued_at, scheduled_at, priority,
                            queue_id, lane, parent_id, dedup_key, group_key, order_key,
                            headers, context, options)
-    values (coalesce(p_task_id, nextval('queues.task_id_seq')), p_command, p_payload, v_now,
-            v_run_at, v_priority, v_queue_id, v_lane, p_parent_id, p_dedup_key, p_group_key,
-            p_order_key, p_headers, p_context, p_options)
-    returning task_id into v_task_id;
+    values (v_task_id, p_command, p_payload, v_run_at, v_run_at, v_priority, v_queue_id,
+            v_lane, p_parent_id, p_dedup_key, p_group_key, p_order_key, p_headers, p_context,
+            p_options);
   insert into queues.ready (queue_id, lane, generation, priority, run_at, first_id,
                             parent_id, keyed, task_ids)
     values (v_queue_id, v_lane, v_generation, v_priority, v_run_at, v_task_id,
@@ -180,7 +186,8 @@ begin
   end if;
   select p into v_payload
     from unnest(p_payloads) p
-   where jsonb_typeof(p) is distinct from 'object' or octet_length(p::text) > 4096
+   where jsonb_typeof(p) is distinct from 'object' or octet_length(p::text) > least(4096,
+           nullif(current_setting('worker.max_payload_bytes', true), '')::integer)
    order by jsonb_typeof(p) is not distinct from 'object', octet_length(p::text) desc
    limit 1;
   if found then

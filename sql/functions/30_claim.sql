@@ -137,9 +137,11 @@ declare
   v_deleted integer;
   v_gone boolean := false;
   v_taken integer := 0;
+  v_stuck integer := 0;  -- locked here, but not to be had now
 begin
   task_ids := '{}';
-  perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now, 200);
+  perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now,
+                                greatest(p_want, 200));
   v_generations := queues.live_generations(p_queue_id);
   v_current := v_generations[cardinality(v_generations)];
 
@@ -178,6 +180,21 @@ begin
     -- has just cut is locked here in its new version, which only a statement
     -- that begins later can see.
     v_limit := (v_left + v_run.size - 1) / v_run.size;
+    if v_limit > 1 then
+      -- The bundles behind the first may be larger: lock no more than it takes.
+      select greatest(count(*), 1) into v_limit
+        from (select sum(s.size) over (order by s.priority, s.run_at, s.first_id
+                                       rows unbounded preceding) - s.size as before
+                from (select cardinality(r.task_ids) as size, r.priority, r.run_at, r.first_id
+                        from queues.ready r
+                       where r.queue_id = p_queue_id and r.generation = v_run.generation
+                         and r.lane = v_run.lane
+                         and (r.priority, r.run_at, r.first_id) >=
+                             (v_run.priority, v_run.run_at, v_run.first_id)
+                       order by r.priority, r.run_at, r.first_id limit v_limit) s) c
+       where c.before < v_left;
+    end if;
+    v_limit := v_limit + v_stuck;
     select count(*)::integer as locked, array_agg(s.ctid) as places, null::integer as cut_n,
            array_agg(s.first_id) as ids, bool_or(s.special) as special,
            bool_and(s.size = 1) as single, bool_or(s.keyed) as keyed
@@ -232,14 +249,14 @@ begin
       v_taken := v_taken + v_rows;
       -- Now and then remember where a closed generation has been read to.
       if v_run.generation < v_current and random() * c_churn < v_rows then
-        insert into queues.cursor_mark (queue_id, generation, lane, priority, run_at, first_id)
-          values (p_queue_id, v_run.generation, v_run.lane,
-                  v_run.priority, v_run.run_at, v_run.first_id);
+        perform queues.mark_cursor(p_queue_id, v_run.generation, v_run.lane);
       end if;
     end if;
     -- All that is left of this run is in other hands: go on with the next.
-    if v_got.locked < v_limit or v_got.ids is null then
+    v_stuck := v_got.locked - coalesce(cardinality(v_got.places), 0);
+    if v_got.locked < v_limit then
       exit when v_run.next_priority is null;
+      v_stuck := 0;
       v_from_priority := v_run.next_priority;
       v_from_run_at := v_run.next_run_at;
       v_from_id := v_run.next_first_id;
@@ -252,7 +269,7 @@ begin
     if random() * c_churn < v_taken then
       perform queues.rotate(p_queue_id);
     elsif cardinality(v_generations) > 1 and random() < 0.1 then
-      perform queues.settle(p_queue_id);
+      perform queues.settle(p_queue_id, false);
     end if;
   end if;
 end

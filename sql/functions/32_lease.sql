@@ -83,8 +83,10 @@ $$;
 
 -- Ends a lease whose holder is gone (the caller has locked its row) and makes
 -- what was unfinished ready again. A lease of one charges its task; of several
--- it is not known which one did it, so they are leased alone from now on.
-create or replace function queues.lose_lease(p_lease_id bigint, p_now timestamptz)
+-- it is not known which one did it, so they are leased alone from now on. With
+-- p_outcome 'released' it was no accident, and none of this applies.
+create or replace function queues.lose_lease(p_lease_id bigint, p_now timestamptz,
+                                             p_outcome text default 'lost')
 returns integer
 language plpgsql
 as $$
@@ -99,7 +101,7 @@ begin
     return 0;
   end if;
   select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
-  v_alone := cardinality(v_lease.task_ids) = 1;
+  v_alone := cardinality(v_lease.task_ids) = 1 and p_outcome = 'lost';
   for v_task in
     select t.*, c.max_leases, queues.lane(c.kind, t.parent_id) as now_lane,
            coalesce(v_lease.attempts[u.i], 0::smallint) + 1 as attempts,
@@ -115,7 +117,7 @@ begin
      order by u.i
   loop
     insert into queues.attempt_end (task_id, lease_id, attempt, ended_at, outcome)
-      values (v_task.task_id, p_lease_id, v_task.attempts, p_now, 'lost');
+      values (v_task.task_id, p_lease_id, v_task.attempts, p_now, p_outcome);
     if exists (select from queues.cancel_request r where r.task_id = v_task.task_id)
        or (v_alone and v_task.crashes >= coalesce(v_task.max_leases, 5)) then
       if exists (select from queues.cancel_request r where r.task_id = v_task.task_id) then
@@ -134,7 +136,8 @@ begin
                                v_task.scheduled_at, p_now, array[v_task.task_id],
                                v_task.parent_id, v_task.attempts::smallint,
                                v_task.failures::smallint, v_task.crashes::smallint,
-                               p_solo => true);
+                               queues.regain_key(v_task.task_id),
+                               p_solo => p_outcome = 'lost' or v_task.crashes > 0);
     end if;
     v_lost := v_lost + 1;
   end loop;
@@ -143,7 +146,9 @@ end
 $$;
 
 -- Leases of callers without a worker, past their time. Returns tasks recovered.
-create or replace function queues.recover_expired(p_queue_id integer, p_now timestamptz)
+-- p_from bounds the walk over the dead rows of leases that are long over.
+create or replace function queues.recover_expired(
+  p_queue_id integer, p_from timestamptz, p_now timestamptz)
 returns integer
 language plpgsql
 as $$
@@ -153,7 +158,7 @@ declare
 begin
   for v_lease_id in
     select o.lease_id from queues.lease_open o
-     where o.queue_id = p_queue_id and o.expires_at <= p_now
+     where o.queue_id = p_queue_id and o.expires_at >= p_from and o.expires_at <= p_now
      order by o.expires_at limit 50 for update skip locked
   loop
     v_lost := v_lost + queues.lose_lease(v_lease_id, p_now);

@@ -75,6 +75,7 @@ returns integer
 language plpgsql
 as $$
 declare
+  v_floor regclass := queues.cell(p_queue_id, 'top_floor');
   v_held integer;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -85,10 +86,19 @@ begin
   if not pg_try_advisory_xact_lock(8101131304709390336 | p_queue_id) then
     return 0;
   end if;
+  -- Such leases are only made under this lock, with ever greater ids. Now and
+  -- then the floor follows the oldest, so that the dead ones are not walked over.
   select count(*) into v_held from (
-    (select from queues.lease_open o where o.queue_id = p_queue_id and o.top limit p_most)
+    (select from queues.lease_open o where o.queue_id = p_queue_id and o.top
+        and o.lease_id >= pg_sequence_last_value(v_floor) limit p_most)
     union all
     (select from queues.waiting w where w.queue_id = p_queue_id and w.top limit p_most)) s;
+  if random() < 0.02 then
+    perform setval(v_floor, coalesce(
+      (select min(o.lease_id) from queues.lease_open o where o.queue_id = p_queue_id and o.top
+          and o.lease_id >= pg_sequence_last_value(v_floor)),
+      pg_sequence_last_value('queues.lease_id_seq'), 0));
+  end if;
   return greatest(p_most - v_held, 0);
 end
 $$;
@@ -102,14 +112,15 @@ begin
 end
 $$;
 
--- Is this statement a transaction of its own? Only then may it do maintenance
--- that keeps locks to the end of the transaction. A hint, nothing depends on it.
+-- Is this statement a transaction of its own? Only then should it do maintenance
+-- that keeps locks to the end of the transaction. A guess by the clock, which in
+-- the extended protocol ticks between the start of a transaction and of its
+-- statement; nothing depends on it.
 create or replace function queues.alone() returns boolean
 language plpgsql stable
 as $$
 begin
-  return pg_catalog.now() = pg_catalog.statement_timestamp()
-     and pg_catalog.current_setting('transaction_isolation') = 'read committed';
+  return pg_catalog.statement_timestamp() - pg_catalog.now() between '0' and '2 milliseconds';
 end
 $$;
 
@@ -127,7 +138,8 @@ declare
   v_task queues.task;
 begin
   select * into strict v_queue from worker.queue_registry q where q.queue = 'default';
-  perform queues.recover_expired(v_queue.queue_id, v_now);
+  perform queues.recover_expired(v_queue.queue_id,
+                                 queues.timer_floor(v_queue.queue_id), v_now);
   for i in 1..2 loop
     v_got := queues.hand_out(v_queue, 1, '{0,1,2,3}', null, null, null,
                              v_now + interval '5 minutes', v_now, queues.alone(), false);
@@ -181,7 +193,8 @@ begin
              t.headers, t.parent_id, t.group_key, t.scheduled_at
         from unnest(p_lease_ids, p_task_ids, p_attempts)
                with ordinality u(lease_id, task_id, attempt, i)
-        join queues.task t on t.task_id = u.task_id
+       cross join lateral (select * from queues.task t
+                            where t.task_id = u.task_id offset 0) t
        order by u.i;
   end if;
 end

@@ -48,9 +48,11 @@ begin
   if p_failures >= coalesce(p_command.max_attempts, 1) then
     return null;
   end if;
-  return p_now + least(
-    p_command.backoff_initial * power(p_command.backoff_base, least(p_failures - 1, 60)),
-    p_command.backoff_max) * (0.5 + random());
+  -- In seconds: an interval overflows long before a number does.
+  return p_now + make_interval(secs => least(
+    extract(epoch from p_command.backoff_initial)
+      * power(p_command.backoff_base, least(p_failures - 1, 60)),
+    extract(epoch from p_command.backoff_max)) * (0.5 + random()));
 end
 $$;
 
@@ -71,12 +73,19 @@ begin
     return false;
   end if;
   select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
-  if not v_open.partial and not queues.may_have_children(v_lease.task_ids[1]) then
-    insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
-                                       worker_pid, attempt)
-      select u.task_id, p_now, p_lease_id, v_lease.queue_id, 'completed', p_pid,
-             coalesce(u.attempts, 0) + 1
-        from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
+  if not v_open.partial and not queues.may_have_children((select min(i) from unnest(v_lease.task_ids) i)) then
+    if v_lease.attempts is null then
+      insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
+                                         worker_pid, attempt)
+        select unnest(v_lease.task_ids), p_now, p_lease_id, v_lease.queue_id, 'completed', p_pid,
+               1;
+    else
+      insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
+                                         worker_pid, attempt)
+        select u.task_id, p_now, p_lease_id, v_lease.queue_id, 'completed', p_pid,
+               u.attempts + 1
+          from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
+    end if;
     perform queues.note_ended(v_lease.task_ids);
   else
     perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid,
@@ -96,9 +105,10 @@ as $$
 begin
   return array(
     select u.task_id from unnest(p_lease.task_ids) with ordinality u(task_id, i)
-     where not exists (select from queues.task_completed c where c.task_id = u.task_id)
-       and not exists (select from queues.attempt_end e
-                        where e.task_id = u.task_id and e.lease_id = p_lease.lease_id)
+     -- Not as joins, which a planner that thinks them empty does without bounds.
+     where (select true from queues.task_completed c where c.task_id = u.task_id) is null
+       and (select true from queues.attempt_end e
+             where e.task_id = u.task_id and e.lease_id = p_lease.lease_id) is null
      order by u.i);
 end
 $$;
@@ -119,7 +129,7 @@ declare
 begin
   -- Those with unfinished children wait. Locked first, looked at after: a child
   -- that ends at this moment either is seen, or sees the parent waiting.
-  if queues.may_have_children(p_ids[1]) then
+  if queues.may_have_children((select min(i) from unnest(p_ids) i)) then
     v_parents := queues.lock_parents(p_ids);
   end if;
   if v_parents is not null then
@@ -131,7 +141,7 @@ begin
         from unnest(p_ids, p_outcomes, p_results, p_durations) u(task_id, outcome, result, duration)
        where coalesce(u.outcome, 'completed') = 'completed'
          and u.task_id = any(v_parents)
-         and worker.has_pending_children(u.task_id);
+         and (worker.has_pending_children(u.task_id) or queues.has_failed_child(u.task_id));
     -- What this snapshot cannot see is decided by a later one.
     if current_setting('transaction_isolation') <> 'read committed' then
       insert into queues.parent_check (parent_id) select unnest(v_parents);
@@ -151,8 +161,11 @@ begin
              u(task_id, outcome, result, duration, error)
      where coalesce(u.outcome, 'completed') in ('completed', 'canceled')
        and (v_parents is null or not u.task_id = any(v_parents)
-            or not exists (select from queues.waiting w where w.task_id = u.task_id));
+            or (select true from queues.waiting w where w.task_id = u.task_id) is null);
   perform queues.note_ended(p_ids);
+  if v_parents is not null then
+    perform queues.settle_parents(v_parents);  -- whose children have all ended before
+  end if;
 
   if p_outcomes is null then
     return;
@@ -165,7 +178,8 @@ begin
            coalesce(p_lease.failures[p.i], 0::smallint) as failures,
            coalesce(p_lease.crashes[p.i], 0::smallint) as crashes
       from unnest(p_ids, p_outcomes, p_errors, p_durations) u(task_id, outcome, error, duration)
-      join queues.task t using (task_id)
+     cross join lateral (select * from queues.task t
+                          where t.task_id = u.task_id offset 0) t
      cross join lateral (select array_position(p_lease.task_ids, u.task_id) as i) p
      where u.outcome in ('failed', 'released', 'canceled')
   loop
@@ -204,7 +218,10 @@ begin
     end if;
     perform queues.put_ready(p_lease.queue_id, v_task.lane, v_task.priority, v_run_at, p_now,
                              array[v_task.task_id], v_task.parent_id, v_task.attempts,
-                             v_task.failures, v_task.crashes, p_solo => v_task.crashes > 0);
+                             v_task.failures, v_task.crashes, queues.regain_key(v_task.task_id),
+                             p_solo => exists (select from queues.attempt_end e
+                                                where e.task_id = v_task.task_id
+                                                  and e.outcome = 'lost'));
   end loop;
 end
 $$;
@@ -307,8 +324,8 @@ declare
 begin
   -- Only a lease that expires belongs to a caller of this kind: the leases of
   -- workers are theirs to end.
-  if exists (select from queues.lease_open o
-              where o.lease_id = v_lease_id and o.expires_at is not null) then
+  if (select o.expires_at from queues.lease_open o
+       where o.lease_id = v_lease_id) is not null then
     perform queues.finish_tasks(v_lease_id, worker.now(), pg_backend_pid(), array[_task_id],
                                 null, null, null, null);
   elsif not exists (select from queues.task t where t.task_id = _task_id) then
@@ -325,6 +342,9 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if not exists (select from queues.task t where t.task_id = _task_id) then
+    raise exception 'there is no task %', _task_id using errcode = 'no_data_found';
+  end if;
   insert into queues.error (task_id, error_message, created_at)
     values (_task_id, coalesce(_error_message, 'failed'), worker.now());
 end
@@ -333,9 +353,11 @@ $$;
 comment on function queues.fail_task(bigint, text) is
   'records an error of a task; does not end it';
 
--- One round trip of a worker: ends what it has finished, hands out the next.
+-- One round trip of a worker: ends what it has finished, hands out the next. Is
+-- to be a transaction of its own: it does maintenance on the way.
 --   p_done       leases all of whose tasks have simply succeeded
---   p_lease_ids… parallel arrays: single tasks with their outcome
+--   p_lease_ids… parallel arrays: single tasks with their outcome (null: all
+--                completed)
 -- Returns 'claimed' rows in the order to run, and a 'refused' row for each task
 -- (or, with task_id null, whole lease) that was no longer the caller's to end.
 create or replace function queues.exchange(
@@ -361,10 +383,12 @@ declare
   v_group record;
   v_got record;
 begin
-  if p_outcomes is not null and exists (
-       select from unnest(p_outcomes) o
-        where o is null or o not in ('completed', 'failed', 'canceled', 'released')) then
-    raise exception 'an outcome is completed, failed, canceled or released'
+  if p_lease_ids is not null
+     and (cardinality(p_lease_ids) is distinct from cardinality(p_task_ids)
+          or cardinality(p_lease_ids) <> cardinality(p_outcomes)
+          or exists (select from unnest(p_outcomes) o where o is null
+                        or o not in ('completed', 'failed', 'canceled', 'released'))) then
+    raise exception 'each task has a lease and an outcome: completed, failed, canceled or released'
       using errcode = 'invalid_parameter_value';
   end if;
   if p_done is not null then
@@ -378,12 +402,14 @@ begin
   end if;
   if p_lease_ids is not null then
     for v_group in
-      select u.lease_id, array_agg(u.task_id) as ids, array_agg(u.outcome) as outcomes,
-             array_agg(u.error) as errors, array_agg(u.result) as results,
-             array_agg(u.duration) as durations
+      select u.lease_id, array_agg(u.task_id order by u.i) as ids,
+             array_agg(u.outcome order by u.i) as outcomes,
+             array_agg(u.error order by u.i) as errors,
+             array_agg(u.result order by u.i) as results,
+             array_agg(u.duration order by u.i) as durations
         from unnest(p_lease_ids, p_task_ids, p_outcomes, p_errors, p_results, p_durations)
-               u(lease_id, task_id, outcome, error, result, duration)
-       group by u.lease_id
+               with ordinality u(lease_id, task_id, outcome, error, result, duration, i)
+       group by u.lease_id order by u.lease_id
     loop
       return query
         select 'refused', v_group.lease_id, r.id, null::integer, null::text, null::jsonb,
@@ -398,9 +424,15 @@ begin
     if not found then
       raise exception 'unknown queue "%"', p_queue using errcode = 'undefined_object';
     end if;
+    -- One that was given up gets nothing: nobody would look after its leases.
+    if p_worker_id is not null
+       and not exists (select from worker.worker w
+                        where w.worker_id = p_worker_id and w.stopped_at is null) then
+      return;
+    end if;
     v_got := queues.hand_out(v_queue, p_want, p_lanes, null, p_worker_id, null,
                              case when p_worker_id is null then v_now + interval '5 minutes' end,
-                             v_now, queues.alone(), false);
+                             v_now, true, false);
     if v_got.task_ids is not null then
       return query select * from queues.claimed(v_got.lease_ids, v_got.task_ids, v_got.attempts);
     end if;

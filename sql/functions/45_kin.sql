@@ -1,9 +1,16 @@
 -- Kin: parents wait for their children.
 --
--- Whether a parent may end is decided under a lock on the parent, in a
--- statement that begins after the lock is held, by whoever ends last: the
--- parent itself or one of its children. Locks go from newer to older tasks, so
--- that a tree never deadlocks with itself.
+-- Whether a parent may end is decided under an exclusive lock on it, in a
+-- statement that begins after the lock is held. A child that ends holds the lock
+-- in share mode up to its commit when it leaves the decision to others: it may
+-- do so when it sees a sibling that nobody has begun to claim, because that one
+-- ends later, finds no such sibling in the end, and then waits for the lock.
+-- Without that share lock the last two children could each have seen the other
+-- unfinished. No row is updated per child.
+--
+-- A transaction waits for these locks only while it holds none of them; later
+-- on it tries, and leaves what it does not get to a later transaction, by a row
+-- in queues.parent_check. So trees never deadlock, whatever a transaction ends.
 
 -- The newest task that ever had a child tells, for one probe, that a whole
 -- batch of newer tasks has none.
@@ -19,6 +26,28 @@ create or replace function queues.parent_key(p_task_id bigint) returns bigint
 language sql immutable
 as $$ select 8101412779686100992 | p_task_id $$;
 
+-- Takes the lock on a parent. False: others hold it, and waiting might deadlock.
+create or replace function queues.lock_parent(p_task_id bigint, p_share boolean) returns boolean
+language plpgsql
+as $$
+declare
+  v_key bigint := queues.parent_key(p_task_id);
+begin
+  if not (case when p_share then pg_try_advisory_xact_lock_shared(v_key)
+               else pg_try_advisory_xact_lock(v_key) end) then
+    if current_setting('worker.kin_locked', true) = 'on' then
+      return false;
+    elsif p_share then
+      perform pg_advisory_xact_lock_shared(v_key);
+    else
+      perform pg_advisory_xact_lock(v_key);
+    end if;
+  end if;
+  perform set_config('worker.kin_locked', 'on', true);
+  return true;
+end
+$$;
+
 -- Locks those of the tasks that have children, newest first. Returns them.
 create or replace function queues.lock_parents(p_ids bigint[]) returns bigint[]
 language plpgsql
@@ -32,6 +61,9 @@ begin
   for i in 1..coalesce(cardinality(v_parents), 0) loop
     perform pg_advisory_xact_lock(queues.parent_key(v_parents[i]));
   end loop;
+  if v_parents is not null then
+    perform set_config('worker.kin_locked', 'on', true);
+  end if;
   return v_parents;
 end
 $$;
@@ -60,60 +92,68 @@ begin
 end
 $$;
 
--- Ends those of these parents that wait and have no unfinished child.
-create or replace function queues.settle_parents(p_parent_ids bigint[]) returns integer
+-- Has a child failed? Those of an earlier attempt do not count: that attempt
+-- has been answered for.
+create or replace function queues.has_failed_child(p_task_id bigint) returns boolean
 language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
-declare
-  v_parent bigint;
-  v_ended integer := 0;
 begin
-  -- A snapshot from before the lock cannot tell who was last: leave it to a
-  -- transaction that can.
-  if current_setting('transaction_isolation') <> 'read committed' then
-    insert into queues.parent_check (parent_id) select distinct unnest(p_parent_ids);
-    return 0;
-  end if;
-  for v_parent in
-    select distinct p.id from unnest(p_parent_ids) p(id) order by p.id desc
-  loop
-    -- More to do for it: somebody else will come by here after that.
-    if exists (select from queues.ready r where r.parent_id = v_parent
-                  and r.generation = any(queues.live_generations(r.queue_id)))
-       or exists (select from queues.timer t where t.parent_id = v_parent) then
-      continue;
-    end if;
-    if worker.complete_parent_if_ready(v_parent) then
-      v_ended := v_ended + 1;
-    end if;
-  end loop;
-  return v_ended;
+  return exists (
+    select from queues.task c join queues.task_completed d on d.task_id = c.task_id
+     where c.parent_id = p_task_id and d.state = 'failed'
+       and d.completed_at > coalesce((select max(e.ended_at) from queues.attempt_end e
+                                       where e.task_id = p_task_id
+                                         and e.outcome in ('failed', 'lost')), '-infinity'));
 end
 $$;
 
-create or replace function worker.complete_parent_if_ready(p_parent_id bigint) returns boolean
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+-- Is there a child that nobody has begun to claim (xmax: nobody ever locked the
+-- row)? From the newest row backwards, because claims eat from the other end.
+create or replace function queues.has_unclaimed_child(p_parent_id bigint) returns boolean
+language plpgsql
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v_oldest integer;
+begin
+  select (queues.live_generations(t.queue_id))[1] into v_oldest
+    from queues.task t where t.task_id = p_parent_id;
+  perform from queues.ready r
+    where r.parent_id = p_parent_id and r.generation >= v_oldest and r.xmax = 0
+    order by r.generation desc limit 1;
+  if found then
+    return true;
+  end if;
+  return exists (select from queues.timer t where t.parent_id = p_parent_id and t.xmax = 0);
+end
+$$;
+
+-- Ends a parent that waits and has no unfinished child. The caller holds the
+-- lock on it.
+create or replace function queues.end_parent(p_parent_id bigint) returns boolean
+language plpgsql
 as $$
 declare
   v_now timestamptz := worker.now();
   v_waiting queues.waiting;
-  v_grandparent bigint;
-  v_failed boolean;
 begin
-  perform pg_advisory_xact_lock(queues.parent_key(p_parent_id));
   select * into v_waiting from queues.waiting w where w.task_id = p_parent_id;
   if not found or worker.has_pending_children(p_parent_id) then
     return false;
   end if;
-  v_failed := exists (
-    select from queues.task c join queues.task_completed d using (task_id)
-     where c.parent_id = p_parent_id and d.state = 'failed');
   delete from queues.waiting w where w.task_id = p_parent_id;
   if exists (select from queues.cancel_request r where r.task_id = p_parent_id) then
     perform queues.end_canceled(p_parent_id, null, v_waiting.queue_id, v_waiting.attempt, v_now,
                                 v_waiting.duration_ms, v_waiting.worker_pid);
-  elsif v_failed then
+  elsif queues.has_failed_child(p_parent_id) then
     perform queues.end_failed(p_parent_id, null, v_waiting.queue_id, v_waiting.attempt, v_now,
                               'One or more child tasks failed', null, v_waiting.duration_ms,
                               v_waiting.worker_pid);
@@ -124,35 +164,100 @@ begin
               v_waiting.worker_pid, v_waiting.attempt, v_waiting.result);
     perform queues.note_ended(array[p_parent_id]);
   end if;
-  select t.parent_id into v_grandparent from queues.task t where t.task_id = p_parent_id;
-  if v_grandparent is not null then
-    perform queues.settle_parents(array[v_grandparent]);
-  end if;
   return true;
 end
 $$;
 
--- Cancels what of a task's descendants has not begun: what a claim holds at
--- this moment is about to run, and finishes.
+-- Ends those of these parents, and of their parents in turn, that wait and have
+-- no unfinished child. Returns how many.
+create or replace function queues.settle_parents(p_parent_ids bigint[]) returns integer
+language plpgsql
+as $$
+declare
+  v_todo bigint[] := p_parent_ids;
+  v_parent bigint;
+  v_grandparent bigint;
+  v_ended integer := 0;
+begin
+  -- A snapshot from before the lock cannot tell who was last: leave it to a
+  -- transaction that can.
+  if current_setting('transaction_isolation') <> 'read committed' then
+    insert into queues.parent_check (parent_id) select distinct unnest(p_parent_ids);
+    return 0;
+  end if;
+  loop
+    select max(p.id) into v_parent from unnest(v_todo) p(id);
+    exit when v_parent is null;
+    v_todo := array_remove(v_todo, v_parent);
+    if queues.has_unclaimed_child(v_parent)
+       and queues.lock_parent(v_parent, true) and queues.has_unclaimed_child(v_parent) then
+      continue;  -- that child comes by here when it ends
+    elsif not queues.lock_parent(v_parent, false) then
+      insert into queues.parent_check (parent_id) values (v_parent);
+      continue;
+    end if;
+    if queues.end_parent(v_parent) then
+      v_ended := v_ended + 1;
+      select t.parent_id into v_grandparent from queues.task t where t.task_id = v_parent;
+      if v_grandparent is not null then
+        v_todo := v_todo || v_grandparent;
+      end if;
+    end if;
+  end loop;
+  return v_ended;
+end
+$$;
+
+create or replace function worker.complete_parent_if_ready(p_parent_id bigint) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return queues.settle_parents(array[p_parent_id]) > 0;
+end
+$$;
+
+comment on function worker.complete_parent_if_ready(bigint) is
+  'ends a task that waits and has no unfinished child; done by itself when a child ends';
+
+-- Cancels what of a task's descendants has not begun. What a claim or a merge
+-- holds at this moment is not waited for: a task whose parent has ended, or is
+-- asked to stop, is canceled instead of begun. Descendants that wait for their
+-- own children end with these.
 create or replace function queues.cancel_children(p_task_id bigint, p_now timestamptz,
                                                   p_reason text) returns integer
 language plpgsql
 as $$
 declare
+  v_ready tid[];
+  v_timers tid[];
   v_ids bigint[];
   v_child bigint;
-  v_canceled integer;
+  v_canceled integer := 0;
 begin
   if not queues.may_have_children(p_task_id) then
     return 0;
   end if;
+  -- Locked here, deleted in the next statement: as in queues.take.
+  v_ready := array(
+    with locked as materialized (
+      select r.ctid, r.keyed, r.first_id from queues.ready r
+       where r.parent_id = p_task_id for update skip locked)
+    select l.ctid from locked l
+     where not l.keyed or exists (select from queues.pending_key k
+                                   where k.task_id = l.first_id for update skip locked));
+  v_timers := array(
+    with locked as materialized (
+      select t.ctid, t.keyed, t.first_id from queues.timer t
+       where t.parent_id = p_task_id for update skip locked)
+    select l.ctid from locked l
+     where not l.keyed or exists (select from queues.pending_key k
+                                   where k.task_id = l.first_id for update skip locked));
   with ready as (
-    delete from queues.ready where ctid = any(array(
-      select r.ctid from queues.ready r where r.parent_id = p_task_id for update skip locked))
+    delete from queues.ready where ctid = any(v_ready)
     returning queue_id, attempts, task_ids),
   timer as (
-    delete from queues.timer where ctid = any(array(
-      select t.ctid from queues.timer t where t.parent_id = p_task_id for update skip locked))
+    delete from queues.timer where ctid = any(v_timers)
     returning queue_id, attempts, task_ids),
   ended as (
     insert into queues.task_completed (task_id, completed_at, queue_id, state, attempt, reason)
@@ -160,13 +265,28 @@ begin
         from (select * from ready union all select * from timer) s
     returning task_id)
   select array_agg(task_id) into v_ids from ended;
-  if v_ids is null then
-    return 0;
+  if v_ids is not null then
+    v_canceled := cardinality(v_ids);
+    delete from queues.pending_key k where k.task_id = any(v_ids);
+    perform queues.note_ended(v_ids);
   end if;
-  delete from queues.pending_key k where k.task_id = any(v_ids);
-  v_canceled := cardinality(v_ids);
-  foreach v_child in array v_ids loop
+  if not queues.may_have_children(p_task_id + 1) then
+    return v_canceled;
+  end if;
+
+  for v_child in
+    select c.task_id from queues.task c
+     where c.parent_id = p_task_id
+       and exists (select from queues.task g where g.parent_id = c.task_id)
+       and (c.task_id = any(v_ids)
+            or not exists (select from queues.task_completed d where d.task_id = c.task_id))
+  loop
     v_canceled := v_canceled + queues.cancel_children(v_child, p_now, p_reason);
+    if exists (select from queues.waiting w where w.task_id = v_child) then
+      insert into queues.cancel_request (task_id, reason, requested_at)
+        values (v_child, p_reason, p_now) on conflict do nothing;
+      insert into queues.parent_check (parent_id) values (v_child);
+    end if;
   end loop;
   return v_canceled;
 end
@@ -194,8 +314,10 @@ begin
 end
 $$;
 
--- Tasks that have just ended: their after hooks are due, and who asked for it
--- is told. Costs a batch one probe when no command has a hook.
+-- Tasks that have just ended: their after hooks are due, who asked for it is
+-- told, and a request to stop is answered. Costs a batch two probes when no
+-- command has a hook and nobody cancels. What was canceled before it was ever
+-- begun has no after hook, as it had no before hook.
 create or replace function queues.note_ended(p_ids bigint[]) returns void
 language plpgsql
 as $$
@@ -205,8 +327,14 @@ begin
       select t.task_id, t.queue_id
         from queues.task t join worker.command_registry c on c.command = t.task_type
        where t.task_id = any(p_ids) and c.after_procedure is not null
-         and exists (select from queues.task_completed d where d.task_id = t.task_id)
+         and exists (select from queues.task_completed d
+                      where d.task_id = t.task_id and (d.state <> 'canceled' or d.attempt > 0))
       on conflict do nothing;
+  end if;
+  if exists (select from queues.cancel_request r where r.task_id = any(p_ids)) then
+    delete from queues.cancel_request r
+     where r.task_id = any(p_ids)
+       and exists (select from queues.task_completed d where d.task_id = r.task_id);
   end if;
   if coalesce(current_setting('worker.notify_changes', true), '') = 'on' then
     perform pg_notify('worker_task_changed', json_build_object('id', d.task_id, 'state', d.state)::text)

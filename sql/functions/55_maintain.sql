@@ -23,11 +23,13 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
+set jit = off
 as $$
 declare
   v_now timestamptz := worker.now();
   v_queue_id integer;
   v_n integer;
+  v_lost integer;
   v_found integer := 0;
   v_due integer := 0;
   v_recovered integer := 0;
@@ -40,24 +42,27 @@ begin
     v_found := v_found + queues.settle(v_queue_id);
     v_n := queues.promote_timers(v_queue_id, '-infinity', v_now, 1000);
     v_due := v_due + v_n;
-    -- All that is due was moved: claims need not look below this time again.
-    if v_n < 1000 and coalesce(current_setting('worker.fake_now', true), '') = '' then
+    v_lost := queues.recover_expired(v_queue_id, '-infinity', v_now);
+    v_recovered := v_recovered + v_lost;
+    -- All that was due is dealt with: claims need not look below this time again.
+    if v_n < 1000 and v_lost < 50 and coalesce(current_setting('worker.fake_now', true), '') = '' then
       perform setval(queues.cell(v_queue_id, 'timer_floor'),
                      (extract(epoch from v_now) * 1000)::bigint);
     end if;
     if v_n > 0 or v_found > 0 then
       perform queues.wake(v_queue_id);
     end if;
-    v_recovered := v_recovered + queues.recover_expired(v_queue_id, v_now);
     perform queues.prune_ledger(v_queue_id);
   end loop;
   v_recovered := v_recovered + worker.reset_abandoned_processing_tasks();
   perform queues.check_parents();
   v_parents := queues.rescue_parents();
-  delete from worker.heartbeat h
-   where h.beat_at < v_now - interval '1 minute'
-     and exists (select from worker.heartbeat n
-                  where n.worker_id = h.worker_id and n.beat_at > h.beat_at);
+  delete from worker.heartbeat where ctid = any(array(
+    select h.ctid from worker.heartbeat h
+     where h.beat_at < v_now - interval '1 minute'
+       and exists (select from worker.heartbeat n
+                    where n.worker_id = h.worker_id and n.beat_at > h.beat_at)
+       for update of h skip locked));
   perform queues.empty_staging();
   return jsonb_build_object('swept', v_found, 'due', v_due, 'recovered', v_recovered,
                             'parents', v_parents);
@@ -74,6 +79,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
+set jit = off
 as $$
 declare
   v_queue_id integer;
@@ -97,12 +103,14 @@ declare
 begin
   select l.version, l.live[1] into v_newest, v_oldest_live from queues.generation_ledger l
    where l.queue_id = p_queue_id order by l.version desc limit 1;
-  if v_newest % 16 = 0 then
-    delete from queues.generation_ledger l
-     where l.queue_id = p_queue_id and l.version < v_newest - 64;
-    delete from queues.cursor_mark m
-     where m.queue_id = p_queue_id and m.generation < v_oldest_live;
+  -- Nobody is to wait for another who is at it.
+  if not pg_try_advisory_xact_lock(queues.maintenance_key(p_queue_id)) then
+    return;
   end if;
+  delete from queues.generation_ledger l
+   where l.queue_id = p_queue_id and l.version < v_newest - 64;
+  delete from queues.cursor_mark m
+   where m.queue_id = p_queue_id and m.generation < v_oldest_live;
 end
 $$;
 

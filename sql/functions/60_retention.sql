@@ -9,6 +9,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
+set jit = off
 as $$
 declare
   v_now timestamptz := worker.now();
@@ -76,19 +77,22 @@ returns integer
 language plpgsql
 as $$
 declare
+  v_from bigint := coalesce(pg_sequence_last_value('queues.lease_cursor'), 0);
   v_ids bigint[];
 begin
   v_ids := array(
     select s.lease_id from (
       select l.lease_id, l.leased_at from queues.lease l
-       where l.lease_id > coalesce(pg_sequence_last_value('queues.lease_cursor'), 0)
+       where l.lease_id > v_from
        order by l.lease_id limit p_most) s
      where s.leased_at < p_now - (select max(greatest(c.retain_completed, c.retain_failed))
                                     from worker.command_registry c)
        and not exists (select from queues.lease_open o where o.lease_id = s.lease_id));
   delete from queues.lease l where l.lease_id = any(v_ids);
   if cardinality(v_ids) > 0 then
-    perform setval('queues.lease_cursor', v_ids[cardinality(v_ids)]);
+    -- Not beyond one that is still open: it is to be found when it has ended.
+    perform setval('queues.lease_cursor', least(v_ids[cardinality(v_ids)],
+      (select min(o.lease_id) - 1 from queues.lease_open o where o.lease_id > v_from)));
   end if;
   return cardinality(v_ids);
 end

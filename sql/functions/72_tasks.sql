@@ -10,7 +10,7 @@
 
 create or replace view queues.in_flight as
   select o.lease_id, u.task_id, l.queue_id, l.leased_at, l.worker_id, l.backend_pid,
-         (coalesce(l.attempts[u.i], 0) + 1)::smallint as attempt
+         (coalesce(l.attempts[u.i], 0) + 1)::smallint as attempt, u.i as place
     from queues.lease_open o join queues.lease l using (lease_id)
    cross join lateral unnest(l.task_ids) with ordinality u(task_id, i)
    where not o.partial
@@ -25,17 +25,25 @@ create or replace view worker.tasks as
                   (select m.payload from queues.merged_payload m
                     where t.dedup_key is not null and m.task_id = s.task_id),
                   t.payload) as payload,
-         s.state, t.priority, t.parent_id, t.enqueued_at as created_at, t.scheduled_at,
+         s.state, t.priority, t.parent_id, t.enqueued_at as created_at,
+         -- Only a merge can have moved it.
+         coalesce((select r.run_at from queues.pending_key k
+                     join queues.timer r on r.queue_id = t.queue_id and r.first_id = k.task_id
+                    where t.dedup_key is not null and k.task_id = s.task_id
+                      and k.payload is not null), t.scheduled_at) as scheduled_at,
          coalesce(f.leased_at, w.since - make_interval(secs => coalesce(w.duration_ms, 0) / 1000.0),
                   c.completed_at - make_interval(secs => coalesce(c.duration_ms, 0) / 1000.0))
            as processed_at,
          c.completed_at, coalesce(c.duration_ms, w.duration_ms) as duration_ms,
-         case when s.state <> 'completed' then
-           coalesce((select e.error_message from queues.error e
-                      where e.task_id = s.task_id order by e.error_id desc limit 1), c.reason)
-         end as error,
+         case when s.state = 'canceled' and c.reason is not null then c.reason
+              when s.state <> 'completed' then
+                (select e.error_message from queues.error e
+                  where e.task_id = s.task_id and not coalesce(e.context ? 'hook', false)
+                  order by e.error_id desc limit 1) end as error,
          coalesce(c.worker_pid, w.worker_pid, f.backend_pid) as worker_pid,
-         coalesce(c.attempt, w.attempt, f.attempt) as attempt,
+         coalesce(c.attempt, w.attempt, f.attempt,
+                  (select count(*) from queues.attempt_end e
+                    where e.task_id = s.task_id and e.outcome <> 'released')::smallint) as attempt,
          coalesce(c.result, w.result) as result,
          t.dedup_key, t.group_key, t.headers, t.context
     from (select task_id, state, queue_id, 1 as branch from queues.task_completed
@@ -46,7 +54,7 @@ create or replace view worker.tasks as
           union all
           select task_id, 'pending'::queues.task_state, queue_id, 4 from queues.task) s
     join queues.task t on t.task_id = s.task_id
-    join worker.queue_registry q on q.queue_id = s.queue_id
+    left join worker.queue_registry q on q.queue_id = s.queue_id
     left join queues.task_completed c on c.task_id = s.task_id and s.branch = 1
     left join queues.waiting w on w.task_id = s.task_id and s.branch = 2
     left join lateral (select f.* from queues.in_flight f
@@ -61,9 +69,15 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if new.id is not null or new.state <> 'pending' then
+    raise exception 'a task gets its id and state by itself'
+      using errcode = 'invalid_parameter_value',
+            hint = 'insert into worker.tasks (command, payload, priority, scheduled_at, parent_id)';
+  end if;
   new.id := worker.enqueue(new.command, coalesce(new.payload, '{}'), new.priority,
                            new.scheduled_at, new.dedup_key, 'keep', new.group_key, new.parent_id,
                            new.context, new.headers);
+  select t.* into new from worker.tasks t where t.id = new.id;
   return new;
 end
 $$;

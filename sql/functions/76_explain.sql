@@ -16,6 +16,31 @@ begin
 end
 $$;
 
+-- Tasks that a claim would take before this one, out of its lane. Counted up to
+-- some ten thousand.
+create or replace function queues.count_before(p_task queues.task) returns bigint
+language plpgsql
+as $$
+declare
+  v_place tid := queues.find_ready(p_task, true);
+  v_own record;
+begin
+  select r.lane, r.priority, r.run_at, r.first_id,
+         array_position(r.task_ids, p_task.task_id) - 1 as in_bundle
+    into v_own from queues.ready r where r.ctid = v_place;
+  if not found then
+    return 0;
+  end if;
+  return v_own.in_bundle + coalesce((
+    select sum(cardinality(s.task_ids))
+      from (select r.task_ids from queues.ready r
+             where r.queue_id = p_task.queue_id and r.lane = v_own.lane
+               and (r.priority, r.run_at, r.first_id)
+                   < (v_own.priority, v_own.run_at, v_own.first_id)
+             limit 10000) s), 0);
+end
+$$;
+
 create or replace function worker.explain_task(p_task_id bigint) returns text
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -28,6 +53,7 @@ declare
   v_flight queues.in_flight;
   v_row record;
   v_n bigint;
+  v_asked text;
   v_why text[] := '{}';
 begin
   select * into v_task from queues.task t where t.task_id = p_task_id;
@@ -45,13 +71,18 @@ begin
       else format('It failed at %s after %s attempt(s) with: %s', v_ended.completed_at,
                   v_ended.attempt,
                   coalesce((select split_part(e.error_message, E'\n', 1) from queues.error e
-                             where e.task_id = p_task_id order by e.error_id desc limit 1),
+                             where e.task_id = p_task_id
+                               and not coalesce(e.context ? 'hook', false)
+                             order by e.error_id desc limit 1),
                            'no message')) end;
   end if;
 
+  v_asked := case when exists (select from queues.cancel_request r where r.task_id = p_task_id)
+               then ' It was asked to stop.' else '' end;
   if exists (select from queues.waiting w where w.task_id = p_task_id) then
     select * into v_row from queues.unfinished_children(p_task_id);
-    return format('Its own work is done; it is waiting for %s child(ren): %s.', v_row.n, v_row.ids);
+    return format('Its own work is done; it is waiting for %s child(ren): %s.', v_row.n, v_row.ids)
+           || v_asked;
   end if;
 
   select * into v_flight from queues.in_flight f where f.task_id = p_task_id;
@@ -61,7 +92,7 @@ begin
                              || coalesce(' on pid ' || v_flight.backend_pid, ''),
                            'the session with pid ' || v_flight.backend_pid,
                            'a caller of queues.dequeue_next_available_task()'),
-                  v_flight.leased_at, v_flight.attempt);
+                  v_flight.leased_at, v_flight.attempt) || v_asked;
   end if;
 
   select t.run_at, t.attempts into v_row from queues.timer t
@@ -78,30 +109,29 @@ begin
                              coalesce(' until ' || v_queue.paused_until, ''));
   end if;
   if v_task.parent_id is null and v_queue.top_concurrency is not null then
-    select count(*), string_agg(s.task_id::text, ', ' order by s.task_id) into v_row
-      from ((select w.task_id from queues.waiting w
-              where w.queue_id = v_task.queue_id and w.top limit 10)
+    select count(*) as n,
+           array_to_string((array_agg(s.task_id order by s.task_id))[1:10], ', ') as ids
+      into v_row
+      from (select w.task_id from queues.waiting w
+             where w.queue_id = v_task.queue_id and w.top
             union all
-            (select f.task_id from queues.in_flight f join queues.lease_open o using (lease_id)
-              where f.queue_id = v_task.queue_id and o.top limit 10)) s;
-    if v_row.count > 0 then
-      v_why := v_why || format('Queue "%s" runs %s top-level task(s) at a time; now active: %s.',
-                               v_queue.queue, v_queue.top_concurrency, v_row.string_agg);
+            (select distinct on (f.lease_id) f.task_id
+               from queues.in_flight f join queues.lease_open o using (lease_id)
+              where f.queue_id = v_task.queue_id and o.top
+              order by f.lease_id, f.place)) s;
+    if v_row.n >= v_queue.top_concurrency then
+      v_why := v_why || format('Queue "%s" runs %s top-level task(s) at a time, and these hold the place(s): %s.',
+                               v_queue.queue, v_queue.top_concurrency, v_row.ids);
     end if;
   end if;
-  select count(*) into v_n
-    from (select from queues.ready r
-           where r.queue_id = v_task.queue_id
-             and (r.priority, r.run_at, r.first_id)
-                 < (v_task.priority, v_task.scheduled_at, p_task_id)
-             and not p_task_id = any(r.task_ids)
-           limit 10000) s;
-  if v_n > 0 and cardinality(v_why) = 0 then
+  v_n := queues.count_before(v_task);
+  if v_n > 0 then
     v_why := v_why || format('It is behind %s%s other(s) in queue "%s".',
-                             case when v_n = 10000 then 'more than ' else '' end, v_n,
+                             case when v_n >= 10000 then 'at least ' else '' end, v_n,
                              v_queue.queue);
   end if;
-  if not exists (select from worker.worker w where w.stopped_at is null)
+  if not exists (select from worker.worker w join worker.heartbeat h using (worker_id)
+                  where w.stopped_at is null and h.beat_at > v_now - interval '10 seconds')
      and not exists (select from queues.lease_open o where o.queue_id = v_task.queue_id) then
     v_why := v_why || format('No worker serves queue "%s".', v_queue.queue);
   end if;
@@ -114,16 +144,25 @@ $$;
 
 comment on function worker.explain_task(bigint) is 'says why a task is where it is';
 
+-- By way of what failed in their queue, which is little, and not of all the
+-- siblings, which may be many and may all ask.
 create or replace function worker.has_failed_siblings(p_task_id bigint) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
+declare
+  v_task queues.task;
 begin
-  return exists (
-    select from queues.task t
-      join queues.task s on s.parent_id = t.parent_id and s.task_id <> t.task_id
-      join queues.task_completed c on c.task_id = s.task_id and c.state = 'failed'
-     where t.task_id = p_task_id);
+  select * into v_task from queues.task t where t.task_id = p_task_id;
+  return v_task.parent_id is not null and exists (
+    select from queues.task_completed c
+      join queues.task s on s.task_id = c.task_id
+     where c.queue_id = v_task.queue_id and c.task_id > v_task.parent_id
+       and c.state <> 'completed' and c.state = 'failed'
+       and s.parent_id = v_task.parent_id and s.task_id <> p_task_id);
 end
 $$;
 

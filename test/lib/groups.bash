@@ -113,8 +113,10 @@ job_compared()
 # The flags of pg_regress.
 run_sql()
 {
-    cd test/sql && timeout --foreground -k 5 120 psql -X -a -q -v HIDE_TABLEAM=on \
-        -v HIDE_TOAST_COMPRESSION=on -d "$2" <"$1.sql"
+    (
+        cd test/sql && timeout --foreground -k 5 120 psql -X -a -q -v HIDE_TABLEAM=on \
+            -v HIDE_TOAST_COMPRESSION=on -d "$2" <"$1.sql"
+    )
 }
 
 run_isolation()
