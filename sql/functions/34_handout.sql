@@ -128,6 +128,7 @@ create or replace function queues.dequeue_next_available_task() returns queues.t
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
