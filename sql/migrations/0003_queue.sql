@@ -46,8 +46,7 @@ create table queues.ready (
   solo boolean not null default false,
   task_ids bigint[] not null
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
-        autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_threshold = 10000,
-        autovacuum_vacuum_cost_delay = 0);
+        autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_threshold = 10000);
 create index ready_claim_idx
   on queues.ready (queue_id, generation, lane, priority, run_at, first_id);
 create index ready_parent_idx
@@ -67,8 +66,7 @@ create table queues.timer (
   keyed boolean not null default false,
   solo boolean not null default false,
   task_ids bigint[] not null
-) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
-        autovacuum_vacuum_cost_delay = 0);
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000);
 create index timer_due_idx on queues.timer (queue_id, run_at, first_id);
 create index timer_parent_idx on queues.timer (parent_id) where parent_id is not null;
 
@@ -133,8 +131,7 @@ create table queues.lease_open (
   task_id bigint,                          -- of a lease of one task
   top boolean not null default false,      -- holds a place of top_concurrency
   partial boolean not null default false   -- some of its tasks have ended
-) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000,
-        autovacuum_vacuum_cost_delay = 0, fillfactor = 70);
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, fillfactor = 70);
 create index lease_open_expires_idx on queues.lease_open (queue_id, expires_at)
   where expires_at is not null;
 create index lease_open_task_idx on queues.lease_open (task_id) where task_id is not null;
