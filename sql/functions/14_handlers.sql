@@ -54,7 +54,8 @@ begin
   elsif v_proc.prokind not in ('p', 'f') or v_proc.proretset
         or v_proc.prorettype in ('trigger'::regtype, 'event_trigger'::regtype)
         or (p_what = 'handler' and v_proc.prokind = 'f' and v_proc.prorettype <> 'jsonb'::regtype) then
-    raise exception '% % is neither a procedure nor a function that returns jsonb', p_what, v_name
+    raise exception '% % is neither a procedure nor a function that returns %', p_what, v_name,
+      case p_what when 'handler' then 'jsonb' else 'one value' end
       using errcode = 'wrong_object_type';
   end if;
   return format(case v_proc.prokind when 'p' then 'call %s(%s)' else 'select %s(%s)' end, v_name,

@@ -118,7 +118,8 @@ create or replace function queues.take(
 language plpgsql
 as $$
 declare
-  c_churn constant double precision := 1000;  -- rows claimed per generation, about
+  c_churn constant double precision := 300;  -- rows claimed one by one per generation
+  c_mark constant double precision := 1000;  -- rows claimed per mark
   c_most constant bigint := 9223372036854775807;
   v_now timestamptz := worker.now();
   v_max_priority bigint := coalesce(p_max_priority, c_most);
@@ -248,7 +249,7 @@ begin
       v_left := v_left - cardinality(v_got.ids);
       v_taken := v_taken + v_rows;
       -- Now and then remember where a closed generation has been read to.
-      if v_run.generation < v_current and random() * c_churn < v_rows then
+      if v_run.generation < v_current and random() * c_mark < v_rows then
         perform queues.mark_cursor(p_queue_id, v_run.generation, v_run.lane);
       end if;
     end if;
@@ -264,9 +265,10 @@ begin
   end loop;
 
   -- Churn, not time, closes a generation: dice instead of a counter that all
-  -- would have to update.
+  -- would have to update. Who takes many rows at once walks over the dead ones
+  -- once for all of them, and need not rotate as often.
   if p_auto then
-    if random() * c_churn < v_taken then
+    if random() * (c_churn + 2 * v_taken) < v_taken then
       perform queues.rotate(p_queue_id);
     elsif cardinality(v_generations) > 1 and random() < 0.1 then
       perform queues.settle(p_queue_id, false);

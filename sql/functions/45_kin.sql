@@ -73,6 +73,7 @@ create or replace function worker.has_pending_children(p_task_id bigint) returns
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off
@@ -97,6 +98,7 @@ $$;
 create or replace function queues.has_failed_child(p_task_id bigint) returns boolean
 language plpgsql
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off
@@ -106,9 +108,9 @@ begin
   return exists (
     select from queues.task c join queues.task_completed d on d.task_id = c.task_id
      where c.parent_id = p_task_id and d.state = 'failed'
-       and d.completed_at > coalesce((select max(e.ended_at) from queues.attempt_end e
-                                       where e.task_id = p_task_id
-                                         and e.outcome in ('failed', 'lost')), '-infinity'));
+       and c.enqueued_at > coalesce((select max(e.ended_at) from queues.attempt_end e
+                                      where e.task_id = p_task_id
+                                        and e.outcome in ('failed', 'lost')), '-infinity'));
 end
 $$;
 
@@ -117,6 +119,7 @@ $$;
 create or replace function queues.has_unclaimed_child(p_parent_id bigint) returns boolean
 language plpgsql
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_sort = off
 set plan_cache_mode = force_generic_plan
@@ -211,6 +214,10 @@ $$;
 create or replace function worker.complete_parent_if_ready(p_parent_id bigint) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   return queues.settle_parents(array[p_parent_id]) > 0;

@@ -50,6 +50,10 @@ $$;
 create or replace function worker.stop_worker(p_worker_id bigint) returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   update worker.worker w set stopped_at = coalesce(w.stopped_at, worker.now())
@@ -139,6 +143,10 @@ $$;
 create or replace function worker.reset_abandoned_processing_tasks() returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   return worker.recover_dead_workers() + queues.recover_sessions(worker.now());
@@ -179,6 +187,10 @@ $$;
 create or replace function worker.recover_dead_workers() returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_now timestamptz := worker.now();
@@ -202,9 +214,11 @@ begin
     v_lost := v_lost + queues.recover_worker(v_dead, v_now);
   end loop;
   -- What was leased while its worker was being given up, or held at that moment.
+  -- Below the floor there is none: see queues.raise_lease_floor().
   for v_dead in
     select distinct o.worker_id from queues.lease_open o
      where o.worker_id is not null
+       and o.lease_id >= coalesce(pg_sequence_last_value('queues.lease_floor'), 0)
        and not exists (select from worker.worker w
                         where w.worker_id = o.worker_id and w.stopped_at is null)
   loop

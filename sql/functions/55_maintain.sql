@@ -63,6 +63,7 @@ begin
        and exists (select from worker.heartbeat n
                     where n.worker_id = h.worker_id and n.beat_at > h.beat_at)
        for update of h skip locked));
+  perform queues.raise_lease_floor();
   perform queues.empty_staging();
   return jsonb_build_object('swept', v_found, 'due', v_due, 'recovered', v_recovered,
                             'parents', v_parents);
@@ -111,6 +112,25 @@ begin
    where l.queue_id = p_queue_id and l.version < v_newest - 64;
   delete from queues.cursor_mark m
    where m.queue_id = p_queue_id and m.generation < v_oldest_live;
+end
+$$;
+
+-- Follows the oldest open lease, so that a search for leases without a worker
+-- does not walk over all that have ended. Workers lease in transactions of their
+-- own, so nothing turns up below it later.
+create or replace function queues.raise_lease_floor() returns void
+language plpgsql
+as $$
+declare
+  v_floor bigint := coalesce(pg_sequence_last_value('queues.lease_floor'), 0);
+  v_last bigint := coalesce(pg_sequence_last_value('queues.lease_id_seq'), 0);
+begin
+  if current_setting('transaction_isolation') = 'read committed' then
+    -- A lease that is being made at this moment has an id of the last few.
+    perform setval('queues.lease_floor', greatest(v_floor, least(
+      v_last - 1000,
+      (select min(o.lease_id) from queues.lease_open o where o.lease_id >= v_floor))));
+  end if;
 end
 $$;
 

@@ -52,6 +52,7 @@ $$;
 create or replace function queues.hold_parent(p_task queues.task) returns boolean
 language plpgsql
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -271,6 +272,10 @@ create or replace function worker.add_task(
 returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_parent queues.task;
@@ -364,6 +369,10 @@ create or replace function worker.enqueue_many(
 returns setof bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_parent queues.task;

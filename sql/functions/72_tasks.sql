@@ -4,19 +4,24 @@
 -- else it is pending: four branches with the state as a constant in each, so
 -- that a condition on the state drops the others, and each branch a plain table
 -- with an index on the id, so that the newest page reads a page. The branch of
--- the pending is all tasks, and the outer condition takes the others out again;
--- the scalar subqueries there are on purpose: an EXISTS could be hashed, which
--- would read the whole history for one page.
+-- the pending is all tasks, and the outer condition takes the others out again.
+-- That condition speaks of t, not of s, on purpose: otherwise it would be asked
+-- inside the branch, which would go through the whole history for the next
+-- pending task. The scalar subqueries are on purpose, too: an EXISTS could be
+-- hashed, which would read the whole history for one row. OFFSET 0 makes the
+-- leases a subquery that can be asked for one task, as the other branches can.
 
 create or replace view queues.in_flight as
   select o.lease_id, u.task_id, l.queue_id, l.leased_at, l.worker_id, l.backend_pid,
          (coalesce(l.attempts[u.i], 0) + 1)::smallint as attempt, u.i as place
     from queues.lease_open o join queues.lease l using (lease_id)
    cross join lateral unnest(l.task_ids) with ordinality u(task_id, i)
-   where not o.partial
-      or (not exists (select from queues.task_completed c where c.task_id = u.task_id)
-          and not exists (select from queues.attempt_end e
-                           where e.task_id = u.task_id and e.lease_id = o.lease_id));
+   -- Says nothing new, but lets the planner expect few, also without statistics.
+   where l.lease_id = any(array(select n.lease_id from queues.lease_open n))
+     and (not o.partial
+      or ((select true from queues.task_completed c where c.task_id = u.task_id) is null
+          and (select true from queues.attempt_end e
+                where e.task_id = u.task_id and e.lease_id = o.lease_id) is null));
 
 create or replace view worker.tasks as
   select s.task_id as id, t.task_type as command, q.queue,
@@ -50,7 +55,8 @@ create or replace view worker.tasks as
           union all
           select task_id, 'waiting'::queues.task_state, queue_id, 2 from queues.waiting
           union all
-          select task_id, 'processing'::queues.task_state, queue_id, 3 from queues.in_flight
+          select task_id, 'processing'::queues.task_state, queue_id, 3
+            from (select f.task_id, f.queue_id from queues.in_flight f offset 0) f
           union all
           select task_id, 'pending'::queues.task_state, queue_id, 4 from queues.task) s
     join queues.task t on t.task_id = s.task_id
@@ -60,9 +66,9 @@ create or replace view worker.tasks as
     left join lateral (select f.* from queues.in_flight f
                         where s.branch = 3 and f.task_id = s.task_id) f on true
    where s.branch <> 4
-      or ((select true from queues.task_completed d where d.task_id = s.task_id) is null
-          and (select true from queues.waiting d where d.task_id = s.task_id) is null
-          and not s.task_id = any(array(select d.task_id from queues.in_flight d)));
+      or ((select true from queues.task_completed d where d.task_id = t.task_id) is null
+          and (select true from queues.waiting d where d.task_id = t.task_id) is null
+          and not t.task_id = any(array(select d.task_id from queues.in_flight d)));
 
 create or replace function worker.tasks_insert() returns trigger
 language plpgsql security definer

@@ -16,8 +16,8 @@
 -- qualify every name. Session state is in sql/functions/73_session.sql.
 
 -- Leases the next SQL tasks of a queue for this session, ready to run, as
--- parallel arrays; nulls when there is none. p_alone: the caller commits right
--- after this.
+-- parallel arrays; nulls when there is none. hooks: there are commands with an
+-- after hook. p_alone: the caller commits right after this.
 create or replace function worker.lease_sql_tasks(
   p_queue text, p_want integer, p_max_priority bigint, p_lanes integer[], p_alone boolean,
   out lease_ids bigint[], out task_ids bigint[], out parent_ids bigint[], out commands text[],
@@ -26,6 +26,7 @@ create or replace function worker.lease_sql_tasks(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -41,6 +42,7 @@ begin
   if not found then
     raise exception 'unknown queue "%"', p_queue using errcode = 'undefined_object';
   end if;
+  hooks := exists (select from worker.command_registry c where c.after_procedure is not null);
   perform queues.check_parents();
   v_got := queues.hand_out(v_queue, p_want, p_lanes, p_max_priority, v_worker_id,
                            pg_backend_pid(), null, v_now, p_alone, true);
@@ -79,7 +81,6 @@ begin
                from unnest(v_got.lease_ids, v_got.task_ids) u(lease_id, task_id)
               where u.lease_id <> lease_ids[1] group by u.lease_id) s;
   end if;
-  hooks := exists (select from worker.command_registry c where c.after_procedure is not null);
 end
 $$;
 
@@ -89,6 +90,12 @@ $$;
 create or replace function worker.refuse_sql_tasks(p_lease_id bigint, p_ids bigint[]) returns jsonb
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   if not exists (select from queues.lease_open o
@@ -97,12 +104,14 @@ begin
   end if;
   return (
     select jsonb_object_agg(u.id, case when r.task_id is not null then coalesce(r.reason, '')
-                                    else 'the parent task has ended' end)
+                                       when p.task_id is not null then 'the parent task was canceled'
+                                       else 'the parent task has ended' end)
       from unnest(p_ids) u(id)
       join queues.task t on t.task_id = u.id
-      left join queues.cancel_request r on r.task_id in (t.task_id, t.parent_id)
-     where r.task_id is not null
-        or exists (select from queues.task_completed c where c.task_id = t.parent_id));
+      left join queues.cancel_request r on r.task_id = t.task_id
+      left join queues.cancel_request p on p.task_id = t.parent_id
+      left join queues.task_completed c on c.task_id = t.parent_id
+     where r.task_id is not null or p.task_id is not null or c.task_id is not null);
 end
 $$;
 
@@ -116,6 +125,7 @@ returns text
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
@@ -187,6 +197,10 @@ $$;
 create or replace function worker.after_hooks_due(p_ids bigint[]) returns bigint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   return (
@@ -206,6 +220,10 @@ create or replace function worker.release_sql_tasks(p_lease_id bigint, p_task_id
 returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   perform queues.finish_tasks(p_lease_id, worker.now(), null, p_task_ids,
@@ -258,14 +276,20 @@ create or replace function worker.run_hook(
 language plpgsql
 as $$
 declare
+  v_set text := pg_catalog.set_config('worker.current_task', p_task_id::text, true);
   v_message text;
   v_state text;
   v_where text;
 begin
-  perform pg_catalog.set_config('worker.current_task', p_task_id::text, true);
   begin
     execute p_call using p_payload;
-    perform worker.restore_role(p_kept);
+    -- The caller's role again, before anything of this schema is called.
+    if session_user operator(pg_catalog.<>) (p_kept ->> 'user') then
+      execute pg_catalog.format('set session authorization %L', p_kept ->> 'user');
+    end if;
+    if pg_catalog.current_setting('role') operator(pg_catalog.<>) (p_kept ->> 'role') then
+      v_set := pg_catalog.set_config('role', p_kept ->> 'role', false);
+    end if;
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_message = message_text, v_state = returned_sqlstate,
       v_where = pg_exception_context;
@@ -273,7 +297,7 @@ begin
       'sqlstate', v_state, 'context', v_where));
     raise warning '% hook of task % failed: %', p_hook, p_task_id, v_message;
   end;
-  perform pg_catalog.set_config('worker.current_task', '', true);
+  v_set := pg_catalog.set_config('worker.current_task', '', true);
 end
 $$;
 
@@ -311,9 +335,12 @@ begin
       if p_check then
         set constraints all immediate;
       end if;
-      if session_user operator(pg_catalog.<>) (p_kept ->> 'user')
-         or pg_catalog.current_setting('role') operator(pg_catalog.<>) (p_kept ->> 'role') then
-        perform worker.restore_role(p_kept);
+      -- The caller's role again, before anything of this schema is called.
+      if session_user operator(pg_catalog.<>) (p_kept ->> 'user') then
+        execute pg_catalog.format('set session authorization %L', p_kept ->> 'user');
+      end if;
+      if pg_catalog.current_setting('role') operator(pg_catalog.<>) (p_kept ->> 'role') then
+        v_set := pg_catalog.set_config('role', p_kept ->> 'role', false);
       end if;
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_message = message_text, v_detail = pg_exception_detail,
@@ -370,6 +397,7 @@ declare
   v_runs jsonb[];
   v_durations real[];
   v_state text;
+  v_spawned boolean;
   v_done boolean;
 begin
   while v_i <= v_n loop
@@ -402,6 +430,7 @@ begin
       else
         v_run := worker.run_handler(v_ids[v_i], v_calls[v_i], v_payloads[v_i], p_kept,
                                     p_commits, p_commits and v_i > v_from);
+        v_spawned := pg_catalog.current_setting('worker.spawned', true) = 'on';
         v_done := worker.reset_session(p_kept, p_commits);
       end if;
       v_runs[v_i - v_from + 1] := v_run;
@@ -410,8 +439,7 @@ begin
       v_clock := pg_catalog.clock_timestamp();
       v_i := v_i + 1;
       exit when v_i > v_to or v_commands[v_i] <> v_commands[v_from] or v_run ? 'outcome'
-             or v_clock >= p_until
-             or pg_catalog.current_setting('worker.spawned', true) = 'on';
+             or v_clock >= p_until or v_spawned;
     end loop;
     v_state := worker.finish_sql_tasks(v_lease_id, v_i > v_n, v_ids[v_from:v_i - 1], v_runs,
                                        v_durations);
@@ -425,8 +453,9 @@ begin
       perform pg_catalog.set_config('worker.spawned', '', true);
     end if;
     p_ran := p_ran + v_i - v_from;
+    -- A call that was canceled ends, unless it was only the task that was meant.
     p_stop := (v_state = 'waiting' and p_batch.parent_ids[v_i - 1] is null)
-           or (v_run -> 'context' ->> 'sqlstate' = '57014' and v_state <> 'canceled');
+           or coalesce(v_run -> 'context' ->> 'sqlstate' = '57014' and v_state <> 'canceled', false);
   end loop;
   if v_i <= v_n then
     perform worker.release_sql_tasks(v_lease_id, v_ids[v_i:]);
@@ -512,7 +541,6 @@ begin
     end if;
     commit;
   end if;
-  v_kept := worker.session_state(v_commits);
   perform worker.drop_own_leases();
 
   loop
@@ -529,6 +557,8 @@ begin
           perform pg_catalog.set_config('synchronous_commit', 'off', true);
           commit;
         end if;
+        exit when v_batch.task_ids is null and not v_batch.hooks;
+        v_kept := coalesce(v_kept, worker.session_state(v_commits));
         if v_batch.task_ids is null then
           call worker.run_after_hooks(v_queue, null, v_commits, v_kept);
           exit;
@@ -546,6 +576,9 @@ begin
 
   if v_commits then
     perform worker.check_parents();
+    if v_kept is not null then
+      perform worker.reset_session(v_kept, true);
+    end if;
     if v_isolation <> 'read committed' then
       perform pg_catalog.set_config('default_transaction_isolation', v_isolation, false);
     end if;
@@ -587,6 +620,10 @@ $$;
 create or replace function worker.check_parents() returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 begin
   return queues.check_parents();
@@ -597,6 +634,10 @@ $$;
 create or replace function worker.drop_own_leases() returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_lease_id bigint;

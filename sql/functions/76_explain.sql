@@ -89,7 +89,9 @@ begin
   if found then
     return format('It is held by %s since %s (attempt %s).',
                   coalesce('worker ' || v_flight.worker_id
-                             || coalesce(' on pid ' || v_flight.backend_pid, ''),
+                             || coalesce(' on pid ' || coalesce(v_flight.backend_pid, (
+                                  select w.pid from worker.worker w
+                                   where w.worker_id = v_flight.worker_id)), ''),
                            'the session with pid ' || v_flight.backend_pid,
                            'a caller of queues.dequeue_next_available_task()'),
                   v_flight.leased_at, v_flight.attempt) || v_asked;
@@ -150,6 +152,7 @@ create or replace function worker.has_failed_siblings(p_task_id bigint) returns 
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$

@@ -166,6 +166,9 @@ create or replace function worker.cancel(p_task_id bigint, p_reason text default
 returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare

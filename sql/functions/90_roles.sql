@@ -23,24 +23,28 @@ set search_path = pg_catalog, pg_temp
 as $$
   select r.role, f.routine
     from (values
-      -- Those who ask for work.
+      -- Those who ask for work. The second line is what these call.
       ('{worker_enqueuer,worker_service_user,worker_admin}'::text[],
        '{queues.enqueue,queues.enqueue_many,worker.enqueue,worker.enqueue_many,worker.spawn,
-         worker.spawn_task,worker.current_task_id,worker.now,worker.schema_version}'::text[]),
-      -- Those who run it.
+         worker.spawn_task,worker.current_task_id,worker.now,worker.schema_version,
+         worker.add_task,worker.hold_pending,worker.replace_pending,worker.merge_call,
+         worker.unite}'::text[]),
+      -- Those who run it. The last lines are what worker.process_tasks calls.
       ('{worker_service_user,worker_admin}',
        '{queues.dequeue_next_available_task,queues.complete_task,queues.fail_task,
          queues.exchange,queues.extend_leases,queues.maintain,queues.rotate_queue,
-         queues.remove_expired,
-         internal.run_function,
+         queues.remove_expired,internal.run_function,
          worker.register_worker,worker.beat,worker.stop_worker,worker.recover_dead_workers,
-         worker.reset_abandoned_processing_tasks,
-         worker.process_tasks,worker.drain,worker.run_task,worker.run_after_hooks,
-         worker.lease_sql_tasks,worker.hold_lease,worker.finish_sql_task,
-         worker.release_sql_tasks,worker.take_after_hook,worker.record_hook_error,
-         worker.session_state,worker.reset_session,worker.queues_to_run,worker.largest_group,
-         worker.drop_own_leases,worker.has_pending_children,worker.has_failed_siblings,
-         worker.complete_parent_if_ready}'),
+         worker.reset_abandoned_processing_tasks,worker.process_tasks,worker.drain,
+         worker.has_pending_children,worker.has_failed_siblings,
+         worker.complete_parent_if_ready,
+         worker.lease_sql_tasks,worker.refuse_sql_tasks,worker.finish_sql_tasks,
+         worker.release_sql_tasks,worker.after_hooks_due,worker.take_after_hook,
+         worker.record_hook_error,worker.run_hook,worker.run_handler,worker.run_batch,
+         worker.run_after_hooks,worker.queues_to_run,worker.largest_group,
+         worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
+         worker.session_state,worker.reset_session,worker.changed_settings,
+         worker.left_behind}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,

@@ -221,3 +221,4 @@ create table queues.retention_pass (
 );
 create sequence queues.retention_cursor minvalue 0 start 0;
 create sequence queues.lease_cursor minvalue 0 start 0;
+create sequence queues.lease_floor minvalue 0 start 0;
