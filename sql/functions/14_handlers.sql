@@ -131,7 +131,7 @@ $$;
 
 create or replace function worker.register_command(
   p_command text, p_queue text default 'default', p_handler text default null,
-  p_kind text default 'procedure', p_before text default null, p_after text default null,
+  p_kind text default 'procedure', p_before_procedure text default null, p_after_procedure text default null,
   p_description text default null, p_priority bigint default null,
   p_max_attempts integer default null, p_backoff_initial interval default null,
   p_backoff_base double precision default null, p_backoff_max interval default null,
@@ -155,7 +155,7 @@ begin
       (command, queue, handler_procedure, kind, before_procedure, after_procedure, description,
        priority, max_attempts, backoff_initial, backoff_base, backoff_max, timeout, max_leases,
        group_commit, allow_nested, on_complete, retain_completed, retain_failed)
-    values (p_command, p_queue, p_handler, p_kind, p_before, p_after, p_description,
+    values (p_command, p_queue, p_handler, p_kind, p_before_procedure, p_after_procedure, p_description,
        coalesce(p_priority, 0), coalesce(p_max_attempts, 1),
        coalesce(p_backoff_initial, '1 second'), coalesce(p_backoff_base, 2),
        coalesce(p_backoff_max, '1 hour'), p_timeout, coalesce(p_max_leases, 5),

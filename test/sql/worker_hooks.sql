@@ -40,9 +40,9 @@ begin
   perform app.note('after', null, (select string_agg(result ->> 'square', '+' order by id)
                                      from worker.tasks where parent_id = worker.current_task_id()));
 end $$;
-select worker.register_command('work', 'q', 'app.work', p_before => 'app.before', p_after => 'app.after', p_max_attempts => 2),
-       worker.register_command('plain', 'q', 'app.work', p_before => 'app.before_none', p_after => 'app.after_function'),
-       worker.register_command('fan', 'q', 'app.fan', p_after => 'app.collect'),
+select worker.register_command('work', 'q', 'app.work', p_before_procedure => 'app.before', p_after_procedure => 'app.after', p_max_attempts => 2),
+       worker.register_command('plain', 'q', 'app.work', p_before_procedure => 'app.before_none', p_after_procedure => 'app.after_function'),
+       worker.register_command('fan', 'q', 'app.fan', p_after_procedure => 'app.collect'),
        worker.register_command('child', 'q', 'app.child');
 create view app.told as
   select what, payload, note, dense_rank() over (order by xid) as transaction from app.log order by i;
@@ -113,7 +113,7 @@ call worker.process_tasks(p_queue => 'q');
 select * from app.told;
 
 -- Tasks that ended elsewhere: the next call runs their hooks.
-select worker.register_command('remote', 'q', p_kind => 'http', p_after => 'app.after');
+select worker.register_command('remote', 'q', p_kind => 'http', p_after_procedure => 'app.after');
 select worker.enqueue('remote', '{"far": 1}');
 do $$ begin
   perform queues.exchange('q', 0, p_done => (select array_agg(lease_id) from queues.exchange('q', 10, p_lanes => '{2,3}')));

@@ -61,13 +61,13 @@ select count(*) as bad_ones from worker.command_registry where command ~ 'bad';
 select queue from worker.queue_registry order by queue;
 
 -- Hooks.
-select worker.register_command('hooked', 'q', 'app.good', p_before => 'app.bare', p_after => 'app.good');
+select worker.register_command('hooked', 'q', 'app.good', p_before_procedure => 'app.bare', p_after_procedure => 'app.good');
 select before_call, after_call from worker.command_registry where command = 'hooked';
-select worker.register_command('hooked', 'q', 'app.good', p_before => 'app.missing');
-select worker.register_command('hooked', 'q', 'app.good', p_before => 'pg_catalog.now');
-select worker.register_command('hooked', 'q', 'app.good', p_after => 'app.leaves');
-select worker.register_command('hooked', 'q', 'app.good', p_after => 'app.fires');
-select worker.register_command('hooked', 'q', 'app.good', p_after => 'bare');
+select worker.register_command('hooked', 'q', 'app.good', p_before_procedure => 'app.missing');
+select worker.register_command('hooked', 'q', 'app.good', p_before_procedure => 'pg_catalog.now');
+select worker.register_command('hooked', 'q', 'app.good', p_after_procedure => 'app.leaves');
+select worker.register_command('hooked', 'q', 'app.good', p_after_procedure => 'app.fires');
+select worker.register_command('hooked', 'q', 'app.good', p_after_procedure => 'bare');
 
 -- Rights are those of the role that registers: on the routine and on its schema.
 create role worker_registrar;
@@ -85,7 +85,7 @@ reset role;
 grant execute on procedure app.good to worker_registrar;
 set role worker_registrar;
 select worker.register_command('theirs', 'q', 'app.good');
-select worker.register_command('theirs', 'q', 'app.good', p_after => 'app.good');
+select worker.register_command('theirs', 'q', 'app.good', p_after_procedure => 'app.good');
 reset role;
 
 -- The handler is looked at again when it is called.
