@@ -247,6 +247,8 @@ begin
       end if;
       task_ids := task_ids || v_got.ids;
       v_left := v_left - cardinality(v_got.ids);
+      -- A bundle that was cut has left a dead version too.
+      v_rows := cardinality(v_got.places);
       v_taken := v_taken + v_rows;
       -- Now and then remember where a closed generation has been read to.
       if v_run.generation < v_current and random() * c_mark < v_rows then

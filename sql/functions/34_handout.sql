@@ -76,6 +76,7 @@ language plpgsql
 as $$
 declare
   v_floor regclass := queues.cell(p_queue_id, 'top_floor');
+  v_from bigint := pg_sequence_last_value(v_floor);
   v_held integer;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -86,17 +87,21 @@ begin
   if not pg_try_advisory_xact_lock(8101131304709390336 | p_queue_id) then
     return 0;
   end if;
-  -- Such leases are only made under this lock, with ever greater ids. Now and
-  -- then the floor follows the oldest, so that the dead ones are not walked over.
+  -- Such leases are only made under this lock, with ever greater ids, and a task
+  -- that waits keeps the id of the lease it ran under. Now and then the floor
+  -- follows the oldest, so that the dead ones are not walked over.
   select count(*) into v_held from (
     (select from queues.lease_open o where o.queue_id = p_queue_id and o.top
-        and o.lease_id >= pg_sequence_last_value(v_floor) limit p_most)
+        and o.lease_id >= v_from limit p_most)
     union all
-    (select from queues.waiting w where w.queue_id = p_queue_id and w.top limit p_most)) s;
+    (select from queues.waiting w where w.queue_id = p_queue_id and w.top
+        and w.lease_id >= v_from limit p_most)) s;
   if random() < 0.02 then
-    perform setval(v_floor, coalesce(
+    perform setval(v_floor, coalesce(least(
       (select min(o.lease_id) from queues.lease_open o where o.queue_id = p_queue_id and o.top
-          and o.lease_id >= pg_sequence_last_value(v_floor)),
+          and o.lease_id >= v_from),
+      (select min(w.lease_id) from queues.waiting w where w.queue_id = p_queue_id and w.top
+          and w.lease_id >= v_from)),
       pg_sequence_last_value('queues.lease_id_seq'), 0));
   end if;
   return greatest(p_most - v_held, 0);

@@ -196,6 +196,7 @@ declare
   v_now timestamptz := worker.now();
   v_dead bigint;
   v_lost integer := 0;
+  v_floor bigint := coalesce(pg_sequence_last_value('queues.lease_floor'), 0);
 begin
   for v_dead in
     select w.worker_id
@@ -218,7 +219,7 @@ begin
   for v_dead in
     select distinct o.worker_id from queues.lease_open o
      where o.worker_id is not null
-       and o.lease_id >= coalesce(pg_sequence_last_value('queues.lease_floor'), 0)
+       and o.lease_id >= v_floor
        and not exists (select from worker.worker w
                         where w.worker_id = o.worker_id and w.stopped_at is null)
   loop

@@ -163,6 +163,7 @@ create table queues.waiting (
   result jsonb
 );
 create index waiting_queue_idx on queues.waiting (queue_id, task_id);
+create index waiting_top_idx on queues.waiting (queue_id, lease_id) where top;
 
 -- How the task ended. The primary key is the last fence.
 create table queues.task_completed (

@@ -1,4 +1,6 @@
 -- Generations: where claims look, what is found elsewhere, and timers.
+-- The dice that close a generation now and then fall as they should here.
+select setseed(0.5);
 \set VERBOSITY terse
 \pset null '-'
 create view ledger as
