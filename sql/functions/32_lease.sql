@@ -94,6 +94,7 @@ declare
   v_lease queues.lease;
   v_task record;
   v_alone boolean;
+  v_ended boolean;
   v_lost integer := 0;
 begin
   delete from queues.lease_open where lease_id = p_lease_id;
@@ -118,26 +119,25 @@ begin
   loop
     insert into queues.attempt_end (task_id, lease_id, attempt, ended_at, outcome)
       values (v_task.task_id, p_lease_id, v_task.attempts, p_now, p_outcome);
-    if exists (select from queues.cancel_request r where r.task_id = v_task.task_id)
-       or (v_alone and v_task.crashes >= coalesce(v_task.max_leases, 5)) then
-      if exists (select from queues.cancel_request r where r.task_id = v_task.task_id) then
-        perform queues.end_canceled(v_task.task_id, null, v_task.queue_id,
-                                    v_task.attempts::smallint, p_now);
-      else
-        perform queues.end_failed(v_task.task_id, null, v_task.queue_id,
-                                  v_task.attempts::smallint, p_now,
-                                  format('lost with its worker %s times', v_task.crashes));
-      end if;
-      if v_task.parent_id is not null then
-        perform queues.settle_parents(array[v_task.parent_id]);
-      end if;
+    v_ended := true;
+    if exists (select from queues.cancel_request r where r.task_id = v_task.task_id) then
+      perform queues.end_canceled(v_task.task_id, null, v_task.queue_id,
+                                  v_task.attempts::smallint, p_now);
+    elsif v_alone and v_task.crashes >= coalesce(v_task.max_leases, 5) then
+      perform queues.end_failed(v_task.task_id, null, v_task.queue_id,
+                                v_task.attempts::smallint, p_now,
+                                format('lost with its worker %s times', v_task.crashes));
     else
+      v_ended := false;
       perform queues.put_ready(v_task.queue_id, v_task.now_lane, v_task.priority,
                                v_task.scheduled_at, p_now, array[v_task.task_id],
                                v_task.parent_id, v_task.attempts::smallint,
                                v_task.failures::smallint, v_task.crashes::smallint,
                                queues.regain_key(v_task.task_id),
                                p_solo => p_outcome = 'lost' or v_task.crashes > 0);
+    end if;
+    if v_ended and v_task.parent_id is not null then
+      perform queues.settle_parents(array[v_task.parent_id]);
     end if;
     v_lost := v_lost + 1;
   end loop;
