@@ -32,7 +32,7 @@ ALL_CFLAGS := $(WARN) $(OPT) $(HARDEN) $(SANITIZE) $(CFLAGS)
 ALL_LDFLAGS := -Wl,-z,relro,-z,now -Wl,--as-needed $(SANITIZE) $(LDFLAGS)
 LIBS    := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lpthread -lm
 
-LIB_SRC := $(wildcard src/core/*.c src/lib/*.c)
+LIB_SRC := $(wildcard src/core/*.c src/lib/*.c src/daemon/*.c)
 BIN_SRC := $(filter-out $(LIB_SRC),$(wildcard src/*/*.c))
 UNIT_SRC := $(wildcard test/unit/test_*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/assets.o

@@ -59,6 +59,26 @@ create or replace trigger queue_registry_changed
   after insert or update or delete on worker.queue_registry
   for each row execute function worker.queue_registry_changed();
 
+-- Tasks that not every worker may take at any time stand in a line of their own,
+-- so that nobody walks over them on the way to others.
+create or replace function worker.needs_own_lane(p_command worker.command_registry)
+returns boolean
+language sql immutable
+as $$
+  select p_command.kind = 'native'
+$$;
+
+create or replace function worker.is_network(p_text text) returns boolean
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return p_text::cidr is not null;
+exception when invalid_text_representation then
+  return false;
+end
+$$;
+
 create or replace function worker.command_registry_number() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -69,6 +89,13 @@ begin
     raise exception 'unknown queue "%"', new.queue
       using errcode = 'undefined_object', hint = 'insert it into worker.queue_registry';
   end if;
+  if exists (select from unnest(new.allow_private) n
+              where n is null or not worker.is_network(n)) then
+    raise exception 'allow_private of command "%" has an entry that is no network', new.command
+      using errcode = 'invalid_parameter_value', hint = 'such as 10.0.0.0/8 or 127.0.0.1/32';
+  end if;
+  new.lane := case when worker.needs_own_lane(new) then 2 * new.command_id
+                   when new.kind in ('procedure', 'db_function') then 0 else 2 end;
   new.generation_cell := format('queues.%I', 'q' || new.queue_id || '_generation');
   new.wake_cell := format('queues.%I', 'q' || new.queue_id || '_wake');
   return new;

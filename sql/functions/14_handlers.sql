@@ -79,6 +79,17 @@ begin
       using errcode = 'null_value_not_allowed',
             hint = 'name a procedure(payload jsonb) as schema.name, or another kind';
   end if;
+  if new.kind = 'http' and new.url !~ '^https?://[^/\s]' is not false then
+    raise exception 'command "%" needs a URL that begins with http:// or https://', new.command
+      using errcode = 'invalid_parameter_value';
+  elsif new.kind = 'exec' and new.program !~ '^/' is not false then
+    raise exception 'command "%" needs a program with an absolute path', new.command
+      using errcode = 'invalid_parameter_value';
+  elsif new.signing_secret !~ '^secret:[A-Za-z0-9_.-]{1,128}$' then
+    raise exception 'the signing secret of command "%" is named as secret:NAME', new.command
+      using errcode = 'invalid_parameter_value',
+            hint = 'the secret itself is in the credentials directory of the worker';
+  end if;
   new.before_call := case when new.before_procedure is not null
                        then worker.call_text(new.before_procedure, 'hook') end;
   new.after_call := case when new.after_procedure is not null
@@ -138,7 +149,24 @@ create or replace function worker.register_command(
   p_timeout interval default null, p_max_leases integer default null,
   p_group_commit integer default null, p_allow_nested boolean default null,
   p_on_complete text default null, p_retain_completed interval default null,
-  p_retain_failed interval default null)
+  p_retain_failed interval default null,
+  p_concurrency_limit integer default null,
+  p_group_concurrency_limit integer default null,
+  p_rate_limit integer default null,
+  p_group_rate_limit integer default null,
+  p_rate_period interval default null,
+  p_window_start time default null,
+  p_window_end time default null,
+  p_window_zone text default null,
+  p_order_blocks boolean default null,
+  p_url text default null,
+  p_http_headers jsonb default null,
+  p_signing_secret text default null,
+  p_allow_private text[] default null,
+  p_max_redirects integer default null,
+  p_max_response_bytes integer default null,
+  p_program text default null,
+  p_arguments text[] default null)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -154,13 +182,22 @@ begin
   insert into worker.command_registry as c
       (command, queue, handler_procedure, kind, before_procedure, after_procedure, description,
        priority, max_attempts, backoff_initial, backoff_base, backoff_max, timeout, max_leases,
-       group_commit, allow_nested, on_complete, retain_completed, retain_failed)
+       group_commit, allow_nested, on_complete, retain_completed, retain_failed,
+       concurrency_limit, group_concurrency_limit, rate_limit, group_rate_limit,
+       rate_period, window_start, window_end, window_zone, order_blocks, url,
+       http_headers, signing_secret, allow_private, max_redirects, max_response_bytes,
+       program, arguments)
     values (p_command, p_queue, p_handler, p_kind, p_before_procedure, p_after_procedure, p_description,
        coalesce(p_priority, 0), coalesce(p_max_attempts, 1),
        coalesce(p_backoff_initial, '1 second'), coalesce(p_backoff_base, 2),
        coalesce(p_backoff_max, '1 hour'), p_timeout, coalesce(p_max_leases, 5),
        coalesce(p_group_commit, 1), coalesce(p_allow_nested, false), p_on_complete,
-       coalesce(p_retain_completed, '7 days'), coalesce(p_retain_failed, '30 days'))
+       coalesce(p_retain_completed, '7 days'), coalesce(p_retain_failed, '30 days'),
+       p_concurrency_limit, p_group_concurrency_limit, p_rate_limit, p_group_rate_limit,
+       coalesce(p_rate_period, '1 second'), p_window_start, p_window_end, p_window_zone,
+       coalesce(p_order_blocks, false), p_url, p_http_headers, p_signing_secret,
+       p_allow_private, coalesce(p_max_redirects, 0), coalesce(p_max_response_bytes,
+       1048576), p_program, p_arguments)
     on conflict (command) do update set
        queue = excluded.queue, handler_procedure = excluded.handler_procedure,
        kind = excluded.kind, before_procedure = excluded.before_procedure,
@@ -170,7 +207,24 @@ begin
        backoff_max = excluded.backoff_max, timeout = excluded.timeout,
        max_leases = excluded.max_leases, group_commit = excluded.group_commit,
        allow_nested = excluded.allow_nested, on_complete = excluded.on_complete,
-       retain_completed = excluded.retain_completed, retain_failed = excluded.retain_failed;
+       retain_completed = excluded.retain_completed, retain_failed = excluded.retain_failed,
+       concurrency_limit = excluded.concurrency_limit,
+       group_concurrency_limit = excluded.group_concurrency_limit,
+       rate_limit = excluded.rate_limit,
+       group_rate_limit = excluded.group_rate_limit,
+       rate_period = excluded.rate_period,
+       window_start = excluded.window_start,
+       window_end = excluded.window_end,
+       window_zone = excluded.window_zone,
+       order_blocks = excluded.order_blocks,
+       url = excluded.url,
+       http_headers = excluded.http_headers,
+       signing_secret = excluded.signing_secret,
+       allow_private = excluded.allow_private,
+       max_redirects = excluded.max_redirects,
+       max_response_bytes = excluded.max_response_bytes,
+       program = excluded.program,
+       arguments = excluded.arguments;
 end
 $$;
 

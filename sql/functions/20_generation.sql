@@ -110,7 +110,8 @@ begin
     return exists (select from queues.ready r
                     where r.queue_id = p_queue_id and r.generation = p_generation);
   elsif exists (
-      select from unnest('{0,1,2,3}'::integer[]) l(lane)
+      select from (select distinct m.lane from queues.cursor_mark m
+                    where m.queue_id = p_queue_id and m.generation = p_generation) l
         cross join lateral (
           select m.priority, m.run_at, m.first_id from queues.cursor_mark m
            where m.queue_id = p_queue_id and m.generation = p_generation and m.lane = l.lane

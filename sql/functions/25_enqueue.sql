@@ -1,18 +1,6 @@
 -- Producing: what is asked becomes a row of queues.task and, in bundles, of
 -- queues.ready (due) or queues.timer (later).
 
--- The lines of a queue. Claims name the lanes they can serve, so that what runs
--- in the database and what runs outside it do not get in each other's way.
---             in the database   elsewhere
---   top-level        0              2
---   child            1              3
-create or replace function queues.lane(p_kind text, p_parent_id bigint) returns integer
-language sql immutable
-as $$
-  select case when p_kind in ('procedure', 'db_function') then 0 else 2 end
-       + case when p_parent_id is null then 0 else 1 end
-$$;
-
 -- The one way into ready and timer: new tasks, retries, recovered and moved
 -- ones. All of p_ids are alike. Internal.
 create or replace function queues.put_ready(
@@ -114,7 +102,7 @@ declare
 begin
   -- Due at once, of usual size, in the command's own queue, in a transaction
   -- that is not old, nobody to wake. The clock is worker.now() in place.
-  select c.queue_id, coalesce(p_priority, c.priority), queues.lane(c.kind, p_parent_id),
+  select c.queue_id, coalesce(p_priority, c.priority), c.lane + (p_parent_id is not null)::integer,
          coalesce(p_task_id, nextval('queues.task_id_seq')),
          coalesce(p_scheduled_at,
                   nullif(current_setting('worker.fake_now', true), '')::timestamptz,
@@ -175,7 +163,7 @@ declare
   v_payload jsonb;
 begin
   select coalesce(p_parent_queue_id, c.queue_id), coalesce(p_priority, c.priority),
-         queues.lane(c.kind, p_parent_id)
+         c.lane + (p_parent_id is not null)::integer
     into v_queue_id, v_priority, v_lane
     from worker.command_registry c where c.command = p_command;
   if not found then

@@ -104,7 +104,7 @@ begin
   select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
   v_alone := cardinality(v_lease.task_ids) = 1 and p_outcome = 'lost';
   for v_task in
-    select t.*, c.max_leases, queues.lane(c.kind, t.parent_id) as now_lane,
+    select t.*, c.max_leases, c.lane + (t.parent_id is not null)::integer as now_lane,
            coalesce(v_lease.attempts[u.i], 0::smallint) + 1 as attempts,
            coalesce(v_lease.failures[u.i], 0::smallint) as failures,
            coalesce(v_lease.crashes[u.i], 0::smallint)

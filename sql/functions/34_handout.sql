@@ -16,6 +16,7 @@ declare
   v_top record;
   v_backend_start timestamptz;
   v_places integer;
+  v_lanes integer[];
 begin
   if p_queue.paused and (p_queue.paused_until is null or p_queue.paused_until > p_now) then
     return;
@@ -36,9 +37,9 @@ begin
   end if;
 
   -- Children belong to a tree that has its place already.
-  if p_lanes && '{1,3}' then
-    v_taken := queues.take(p_queue.queue_id, array(select l from unnest(p_lanes) l where l % 2 = 1),
-                           p_want, p_max_priority, p_auto);
+  v_lanes := array(select l from unnest(p_lanes) l where l % 2 = 1);
+  if v_lanes <> '{}' then
+    v_taken := queues.take(p_queue.queue_id, v_lanes, p_want, p_max_priority, p_auto);
     if v_taken.task_ids <> '{}' then
       lease_ids := queues.open_lease(p_queue.queue_id, v_taken, p_worker_id, p_backend_pid,
                                      v_backend_start, p_now, p_expires_at);
@@ -47,14 +48,15 @@ begin
       return;
     end if;
   end if;
-  if not p_lanes && '{0,2}' then
+  v_lanes := array(select l from unnest(p_lanes) l where l % 2 = 0);
+  if v_lanes = '{}' then
     return;
   end if;
   v_places := queues.free_places(p_queue.queue_id, p_queue.top_concurrency);
   if v_places < 1 then
     return;
   end if;
-  v_top := queues.take(p_queue.queue_id, array(select l from unnest(p_lanes) l where l % 2 = 0),
+  v_top := queues.take(p_queue.queue_id, v_lanes,
                        case when p_serial then p_want else least(p_want, v_places) end,
                        p_max_priority, p_auto);
   if v_top.task_ids <> '{}' then
@@ -64,6 +66,16 @@ begin
     task_ids := v_top.task_ids;
     attempts := v_top.attempts;
   end if;
+end
+$$;
+
+-- Every line that a task may stand in.
+create or replace function queues.all_lanes() returns integer[]
+language plpgsql stable
+as $$
+begin
+  return '{0,1,2,3}'::integer[] || array(
+    select unnest(array[c.lane, c.lane + 1]) from worker.command_registry c where c.lane > 3);
 end
 $$;
 
@@ -147,7 +159,7 @@ begin
   perform queues.recover_expired(v_queue.queue_id,
                                  queues.timer_floor(v_queue.queue_id), v_now);
   for i in 1..2 loop
-    v_got := queues.hand_out(v_queue, 1, '{0,1,2,3}', null, null, null,
+    v_got := queues.hand_out(v_queue, 1, queues.all_lanes(), null, null, null,
                              v_now + interval '5 minutes', v_now, queues.alone(), false);
     -- Nothing: look where no claim looks, then once more.
     exit when v_got.task_ids is not null or i = 2 or queues.sweep(v_queue.queue_id, v_now) = 0;

@@ -172,8 +172,9 @@ begin
   end if;
   for v_task in
     select u.*, t.priority, t.scheduled_at, t.parent_id, t.task_type,
-           queues.lane((select c.kind from worker.command_registry c
-                         where c.command = t.task_type), t.parent_id) as lane,
+           coalesce((select c.lane from worker.command_registry c
+                      where c.command = t.task_type) + (t.parent_id is not null)::integer,
+                    t.lane) as lane,
            (coalesce(p_lease.attempts[p.i], 0) + 1)::smallint as attempts,
            coalesce(p_lease.failures[p.i], 0::smallint) as failures,
            coalesce(p_lease.crashes[p.i], 0::smallint) as crashes
@@ -359,7 +360,8 @@ comment on function queues.fail_task(bigint, text) is
 -- to be a transaction of its own: it does maintenance on the way.
 --   p_done       leases all of whose tasks have simply succeeded
 --   p_lease_ids… parallel arrays: single tasks with their outcome (null: all
---                completed)
+--                completed); delays in seconds, for failed and snoozed ones
+--   p_lanes      the lines the caller can serve; null: all
 -- Returns 'claimed' rows in the order to run, and a 'refused' row for each task
 -- (or, with task_id null, whole lease) that was no longer the caller's to end.
 create or replace function queues.exchange(
@@ -367,7 +369,8 @@ create or replace function queues.exchange(
   p_done bigint[] default null, p_lease_ids bigint[] default null,
   p_task_ids bigint[] default null, p_outcomes text[] default null,
   p_errors text[] default null, p_results jsonb[] default null,
-  p_durations real[] default null, p_lanes integer[] default '{0,1,2,3}')
+  p_durations real[] default null, p_lanes integer[] default null,
+  p_delays real[] default null)
 returns table (event text, lease_id bigint, task_id bigint, attempt integer, task_type text,
                payload jsonb, headers jsonb, parent_id bigint, group_key text,
                scheduled_at timestamptz)
@@ -433,7 +436,7 @@ begin
                         where w.worker_id = p_worker_id and w.stopped_at is null) then
       return;
     end if;
-    v_got := queues.hand_out(v_queue, p_want, p_lanes, null, p_worker_id, null,
+    v_got := queues.hand_out(v_queue, p_want, coalesce(p_lanes, queues.all_lanes()), null, p_worker_id, null,
                              case when p_worker_id is null then v_now + interval '5 minutes' end,
                              v_now, true, false);
     if v_got.task_ids is not null then

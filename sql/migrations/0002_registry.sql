@@ -13,6 +13,9 @@ create table worker.queue_registry (
   -- How many top-level trees may be active at once over all workers. 1 makes
   -- the queue strictly sequential; null means no limit.
   top_concurrency integer default 1 check (top_concurrency between 1 and 1000000),
+  -- How many tasks of this queue may run at once over all workers: 0 none, null
+  -- any number.
+  concurrency_limit integer check (concurrency_limit between 0 and 1000000),
   paused boolean not null default false,
   paused_until timestamptz,
   queue_id integer generated always as identity unique,
@@ -26,6 +29,9 @@ create table worker.command_registry (
     references worker.queue_registry on update cascade,
   -- That queue's number and cells, kept by a trigger: an enqueue reads one row.
   queue_id integer not null,
+  -- The line that its top-level tasks wait in, always even; children in the one
+  -- after it. 0: run by SQL, 2: run elsewhere, more: a line of this command's own.
+  lane integer not null,
   generation_cell regclass not null,
   wake_cell regclass not null,
   handler_procedure text,
@@ -50,9 +56,39 @@ create table worker.command_registry (
   group_commit integer not null default 1 check (group_commit between 1 and 1000),
   allow_nested boolean not null default false,
   on_complete text,
+  -- Limits over all workers; null: none.
+  concurrency_limit integer check (concurrency_limit between 0 and 1000000),
+  group_concurrency_limit integer check (group_concurrency_limit between 1 and 1000000),
+  rate_limit integer check (rate_limit between 1 and 1000000),
+  group_rate_limit integer check (group_rate_limit between 1 and 1000000),
+  rate_period interval not null default '1 second'
+    check (rate_period between '10 milliseconds' and '31 days'),
+  -- The hours in which it may start, in this time zone; over midnight when the
+  -- end comes before the start.
+  window_start time,
+  window_end time,
+  window_zone text,
+  -- A failed task with an order key keeps those behind it waiting.
+  order_blocks boolean not null default false,
+  paused boolean not null default false,
+  paused_until timestamptz,
+  -- What kind http needs.
+  url text,
+  http_headers jsonb check (jsonb_typeof(http_headers) = 'object'),
+  signing_secret text,           -- secret:NAME, of the worker's credentials
+  allow_private text[],          -- networks (CIDR) it may call although they are private
+  max_redirects integer not null default 0 check (max_redirects between 0 and 10),
+  max_response_bytes integer not null default 1048576
+    check (max_response_bytes between 0 and 104857600),
+  -- What kind exec needs.
+  program text,
+  arguments text[],
   retain_completed interval not null default '7 days' check (retain_completed >= '0'),
   retain_failed interval not null default '30 days' check (retain_failed >= '0'),
-  created_at timestamptz not null default now()
+  command_id integer generated always as identity (start with 8) unique,
+  created_at timestamptz not null default now(),
+  check ((window_start is null) = (window_end is null)),
+  check (window_start <> window_end)
 );
 create index command_registry_after_idx on worker.command_registry (command)
   where after_procedure is not null;
@@ -76,3 +112,9 @@ create table worker.heartbeat (
   beat_at timestamptz not null,
   primary key (worker_id, beat_at)
 );
+
+-- Names this installation in the idempotency keys that other systems are given.
+create table worker.installation (
+  installation_id uuid primary key default gen_random_uuid()
+);
+insert into worker.installation default values;

@@ -14,7 +14,7 @@ create table queues.task (
   scheduled_at timestamptz not null,
   priority bigint not null,
   queue_id integer not null,
-  -- Which of the queue's lines it was put in: see queues.lane().
+  -- Which of the queue's lines it was put in: see command_registry.lane.
   lane integer not null default 0,
   parent_id bigint,
   dedup_key text,

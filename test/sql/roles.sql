@@ -63,7 +63,7 @@ reset role;
 -- Those who run it.
 set role worker_service_user;
 call worker.process_tasks();
-select event, task_id from queues.exchange('default', 10, p_lanes => '{2,3}');
+select event, task_id from queues.exchange('default', 10);
 select queues.complete_task(1);
 select queues.maintain() is not null;
 select worker.drain();

@@ -113,7 +113,7 @@ call worker.process_tasks(p_queue => 'q');
 select * from app.told;
 
 -- Tasks that ended elsewhere: the next call runs their hooks.
-select worker.register_command('remote', 'q', p_kind => 'http', p_after_procedure => 'app.after');
+select worker.register_command('remote', 'q', p_kind => 'http', p_url => 'http://127.0.0.1/', p_after_procedure => 'app.after');
 select worker.enqueue('remote', '{"far": 1}');
 do $$ begin
   perform queues.exchange('q', 0, p_done => (select array_agg(lease_id) from queues.exchange('q', 10, p_lanes => '{2,3}')));

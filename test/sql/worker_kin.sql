@@ -33,7 +33,7 @@ create view app.tree as
     from worker.tasks order by id;
 create function app.log() returns text language sql as $$ select string_agg(tag, ' ' order by i) from app.ran $$;
 select worker.register_command('run', 'q', 'app.run'), worker.register_command('nest', 'q', 'app.run', p_allow_nested => true),
-       worker.register_command('far', 'q', p_kind => 'http');
+       worker.register_command('far', 'q', p_kind => 'http', p_url => 'http://127.0.0.1/');
 select worker.has_pending_children(null), worker.has_pending_children(1), worker.has_failed_siblings(1),
        worker.complete_parent_if_ready(1);
 

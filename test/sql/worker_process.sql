@@ -201,13 +201,13 @@ call worker.process_tasks();
 select command, state, split_part(error, E'\n', 1) as error from worker.tasks where command in ('recurse', 'drains') order by id;
 
 -- What a handler of another kind is to run is left to others, and nothing spins.
-select worker.register_command('elsewhere', 'q', p_kind => 'http');
+select worker.register_command('elsewhere', 'q', p_kind => 'http', p_url => 'http://127.0.0.1/');
 select worker.enqueue('elsewhere') is not null;
 call worker.process_tasks(p_queue => 'q');
 select state, attempt from worker.tasks where command = 'elsewhere';
 -- and a command that changes its kind while tasks of it are pending goes over
 select worker.enqueue('drains') is not null, worker.enqueue('elsewhere') is not null;
-update worker.command_registry set kind = 'http', handler_procedure = null where command = 'drains';
+update worker.command_registry set kind = 'http', url = 'http://127.0.0.1/', handler_procedure = null where command = 'drains';
 update worker.command_registry set kind = 'procedure', handler_procedure = 'app.run' where command = 'elsewhere';
 call worker.process_tasks(p_queue => 'q');
 select command, state from worker.tasks where command in ('elsewhere', 'drains') order by id;

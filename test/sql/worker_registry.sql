@@ -98,7 +98,7 @@ call worker.process_tasks(p_queue => 'fragile');
 select state, split_part(error, E'\n', 1) as error from worker.tasks where command = 'fragile';
 
 -- Kinds that SQL does not run need no handler here.
-select worker.register_command('call_home', 'q', p_kind => 'http');
+select worker.register_command('call_home', 'q', p_kind => 'http', p_url => 'http://127.0.0.1/');
 select kind, handler_call from worker.command_registry where command in ('call_home', 'db_function') order by 1;
 insert into worker.command_registry (command, queue, kind) values ('no_handler', 'q', 'procedure');
 
