@@ -60,13 +60,15 @@ $$;
 -- common case of a batch: one delete, one insert. False: the lease is not in
 -- force, nothing was done.
 create or replace function queues.complete_lease(
-  p_lease_id bigint, p_now timestamptz, p_pid integer default null)
+  p_lease_id bigint, p_now timestamptz, p_pid integer default null,
+  p_duration real default null)
 returns boolean
 language plpgsql
 as $$
 declare
   v_open queues.lease_open;
   v_lease queues.lease;
+  v_ids bigint[];
 begin
   delete from queues.lease_open o where o.lease_id = p_lease_id returning o.* into v_open;
   if not found then
@@ -76,20 +78,22 @@ begin
   if not v_open.partial and not queues.may_have_children((select min(i) from unnest(v_lease.task_ids) i)) then
     if v_lease.attempts is null then
       insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
-                                         worker_pid, attempt)
-        select unnest(v_lease.task_ids), p_now, p_lease_id, v_lease.queue_id, 'completed', p_pid,
-               1;
+                                         duration_ms, worker_pid, attempt)
+        select unnest(v_lease.task_ids), p_now, p_lease_id, v_lease.queue_id, 'completed',
+               p_duration, p_pid, 1;
     else
       insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
-                                         worker_pid, attempt)
-        select u.task_id, p_now, p_lease_id, v_lease.queue_id, 'completed', p_pid,
+                                         duration_ms, worker_pid, attempt)
+        select u.task_id, p_now, p_lease_id, v_lease.queue_id, 'completed', p_duration, p_pid,
                u.attempts + 1
           from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
     end if;
     perform queues.note_ended(v_lease.task_ids);
   else
+    v_ids := queues.unfinished(v_lease);
     perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid,
-                             queues.unfinished(v_lease), null, null, null, null);
+                             v_ids, null, null, null,
+                             array_fill(p_duration, array[cardinality(v_ids)]));
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
@@ -358,7 +362,8 @@ comment on function queues.fail_task(bigint, text) is
 
 -- One round trip of a worker: ends what it has finished, hands out the next. Is
 -- to be a transaction of its own: it does maintenance on the way.
---   p_done       leases all of whose tasks have simply succeeded
+--   p_done       leases all of whose tasks have simply succeeded, with the mean
+--                of their durations
 --   p_lease_ids… parallel arrays: single tasks with their outcome (null: all
 --                completed); delays in seconds, for failed and snoozed ones
 --   p_lanes      the lines the caller can serve; null: all
@@ -370,7 +375,7 @@ create or replace function queues.exchange(
   p_task_ids bigint[] default null, p_outcomes text[] default null,
   p_errors text[] default null, p_results jsonb[] default null,
   p_durations real[] default null, p_lanes integer[] default null,
-  p_delays real[] default null)
+  p_delays real[] default null, p_done_durations real[] default null)
 returns table (event text, lease_id bigint, task_id bigint, attempt integer, task_type text,
                payload jsonb, headers jsonb, parent_id bigint, group_key text,
                scheduled_at timestamptz)
@@ -385,7 +390,6 @@ as $$
 declare
   v_now timestamptz := worker.now();
   v_queue worker.queue_registry;
-  v_lease_id bigint;
   v_group record;
   v_got record;
 begin
@@ -398,9 +402,9 @@ begin
       using errcode = 'invalid_parameter_value';
   end if;
   if p_done is not null then
-    foreach v_lease_id in array p_done loop
-      if not queues.complete_lease(v_lease_id, v_now, p_pid) then
-        return query select 'refused', v_lease_id, null::bigint, null::integer, null::text,
+    for v_i in 1..cardinality(p_done) loop
+      if not queues.complete_lease(p_done[v_i], v_now, p_pid, p_done_durations[v_i]) then
+        return query select 'refused', p_done[v_i], null::bigint, null::integer, null::text,
                             null::jsonb, null::jsonb, null::bigint, null::text,
                             null::timestamptz;
       end if;

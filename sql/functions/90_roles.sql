@@ -44,7 +44,9 @@ as $$
          worker.run_after_hooks,worker.queues_to_run,worker.largest_group,
          worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
          worker.session_state,worker.reset_session,worker.changed_settings,
-         worker.left_behind,worker.work_registry}'),
+         worker.left_behind,worker.work_registry,worker.look,worker.look_at,
+         worker.publish_loop,worker.run_fiber,worker.stop_overdue,worker.cancel_requests,
+         worker.release_unknown}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,

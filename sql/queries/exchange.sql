@@ -5,4 +5,7 @@ select lease_id, task_id, attempt, task_type, payload, headers, parent_id, group
        scheduled_at
 from queues.exchange(
   $1::text, $2::integer, $3::bigint, $4::integer, $5::bigint[],
-  $6::bigint[], $7::bigint[], $8::text[], $9::text[], $10::jsonb[], $11::real[])
+  p_done_durations => $6::real[],
+  p_lease_ids => $7::bigint[], p_task_ids => $8::bigint[], p_outcomes => $9::text[],
+  p_errors => $10::text[], p_results => $11::jsonb[], p_durations => $12::real[],
+  p_delays => $13::real[], p_lanes => $14::integer[])

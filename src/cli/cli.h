@@ -16,6 +16,14 @@ enum cli_option_type {
     CLI_FLAG,   // bool
     CLI_STRING, // const char *, pointing into argv
     CLI_INT,    // int, not negative
+    CLI_LIST,   // struct cli_list: may be repeated
+};
+
+// The values of an option that may be repeated, pointing into argv.
+#define CLI_LIST_MAX 64
+struct cli_list {
+    const char *items[CLI_LIST_MAX];
+    size_t count;
 };
 
 // One row of a table that ends with a row without a name. `offset` says where

@@ -15,7 +15,7 @@
 #include "core/conf.h"
 #include "core/loop.h"
 #include "embed/cluster.h"
-#include "embed/sdnotify.h"
+#include "core/sdnotify.h"
 #include "lib/migrate.h"
 
 extern const struct cli_command cmd_start;

@@ -142,6 +142,13 @@ static bool set_value(const struct option_set *set, int i, const char *text,
         *(const char **)(void *)where = text;
         return true;
     }
+    if (o->type == CLI_LIST) {
+        struct cli_list *list = (struct cli_list *)(void *)where;
+        if (list->count == CLI_LIST_MAX)
+            return err_usage(e, "option \"--%s\" is given too often", o->name);
+        list->items[list->count++] = text;
+        return true;
+    }
     char *end;
     errno = 0;
     long n = strtol(text, &end, 10);

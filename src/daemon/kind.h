@@ -30,6 +30,7 @@ struct command {
     const char *name;
     const char *queue;
     const char *kind;
+    const char *handler; // of a native one: its name in the worker; NULL: the command's
     int lane;
     int64_t timeout_ms; // 0: none
     // http
@@ -50,6 +51,7 @@ struct attempt {
     struct exchange_task task; // its texts live as long as the attempt
     const struct command *command;
     const char *idempotency_key; // the same for every attempt at this task
+    int at_once;                 // how many of its queue may run at the same time
     const struct kind *kind;
     void *state;
     struct attempt_private *own; // attempt.c's
@@ -75,6 +77,8 @@ struct attempt_result {
 // start() and stop(). The attempt is gone afterwards.
 void attempt_end(struct attempt *a, const struct attempt_result *r);
 
+struct native_handler;
+
 // What a kind may use of its surroundings. Outlives the kind.
 struct runtime {
     struct event_base *base;
@@ -86,20 +90,26 @@ struct runtime {
     struct conn *(*steps)(struct runtime *rt);
     int64_t worker_id; // of worker.register_worker(); may change after a loss
     int pid;
+    const struct native_handler *natives; // the caller's, besides the built-in ones
+    size_t native_count;
 };
 
 struct kind {
     const char *name; // as in command_registry.kind
     // At the first task of this kind. NULL with `e` filled: the tasks fail.
     void *(*open)(struct runtime *rt, struct err *e);
-    void (*close)(void *self); // no attempt is under way
+    // Ends what is still under way, without waiting longer than it must.
+    void (*close)(void *self);
     void (*start)(void *self, struct attempt *a);
     // Ends the attempt as soon as can be: its deadline has passed, it was
     // canceled, its lease was lost, or the worker shuts down. What the kind
     // then reports is only believed when it is a success.
     void (*stop)(void *self, struct attempt *a);
+    // The kind itself keeps to at_once, and is given all there is: handing over
+    // one by one would cost more than quick handlers take.
+    bool keeps_limit;
 };
 
-extern const struct kind kind_http, kind_exec, kind_email, kind_sms, kind_file_delete;
+extern const struct kind kind_native, kind_http, kind_exec, kind_email, kind_sms, kind_file_delete;
 
 #endif

@@ -3,6 +3,7 @@
 #include "lib/exchange.h"
 
 #include <endian.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,7 +190,8 @@ struct exchange_item {
 struct exchange_lease {
     int64_t lease_id;
     size_t size;
-    size_t plain; // ends that are nothing but completed
+    size_t plain;       // ends that are nothing but completed
+    double duration_ms; // the sum of theirs, where known; negative: none is
 };
 
 static const struct exchange_end plain_end = {.outcome = EXCHANGE_COMPLETED,
@@ -200,6 +202,8 @@ static const char *const outcome_names[] = {
     [EXCHANGE_FAILED] = "failed",
     [EXCHANGE_CANCELED] = "canceled",
     [EXCHANGE_RELEASED] = "released",
+    [EXCHANGE_FATAL] = "fatal",
+    [EXCHANGE_SNOOZED] = "snoozed",
 };
 
 void exchange_clear(struct exchange *x)
@@ -220,7 +224,7 @@ void exchange_reset(struct exchange *x)
 static bool is_plain(const struct exchange_end *end)
 {
     return end->outcome == EXCHANGE_COMPLETED && end->error == NULL &&
-           end->result == NULL && end->duration_ms < 0;
+           end->result == NULL && end->duration_ms < EXCHANGE_QUICK_MS;
 }
 
 static size_t find_lease(struct exchange *x, const struct exchange_task *t)
@@ -233,7 +237,8 @@ static size_t find_lease(struct exchange *x, const struct exchange_task *t)
         x->leases = xrealloc(x->leases, x->lease_cap * sizeof x->leases[0]);
     }
     x->leases[x->lease_count] =
-        (struct exchange_lease){.lease_id = t->lease_id, .size = t->lease_size};
+        (struct exchange_lease){
+            .lease_id = t->lease_id, .size = t->lease_size, .duration_ms = -1};
     return x->lease_count++;
 }
 
@@ -256,8 +261,41 @@ void exchange_end_task(struct exchange *x, const struct exchange_task *t,
         .lease = find_lease(x, t), .task_id = t->task_id, .end = *end};
     item->end.error = copy_text(x, end->error);
     item->end.result = copy_text(x, end->result);
-    if (is_plain(end) && ++x->leases[item->lease].plain > x->leases[item->lease].size)
+    struct exchange_lease *l = &x->leases[item->lease];
+    if (!is_plain(end))
+        return;
+    if (++l->plain > l->size)
         BUG("more tasks of a lease have ended than it has");
+    if (end->duration_ms >= 0)
+        l->duration_ms = end->duration_ms + (l->duration_ms > 0 ? l->duration_ms : 0);
+}
+
+// A lease that was torn apart does not end as a whole any more.
+void exchange_split(struct exchange *from, struct exchange *to)
+{
+    size_t half = from->count / 2;
+    for (size_t i = half; i < from->count; i++) {
+        const struct exchange_item *item = &from->items[i];
+        const struct exchange_task t = {.lease_id = from->leases[item->lease].lease_id,
+                                        .task_id = item->task_id,
+                                        .lease_size = SIZE_MAX};
+        exchange_end_task(to, &t, &item->end);
+    }
+    from->count = half;
+    for (size_t i = 0; i < from->lease_count; i++)
+        from->leases[i].size = SIZE_MAX;
+}
+
+void exchange_spoil(struct exchange *x, const char *error)
+{
+    for (size_t i = 0; i < x->count; i++)
+        x->items[i].end = (struct exchange_end){
+            .outcome = EXCHANGE_FATAL,
+            .error = arena_printf(&x->texts, "the server refused the result: %s", error),
+            .duration_ms = x->items[i].end.duration_ms,
+        };
+    for (size_t i = 0; i < x->lease_count; i++)
+        x->leases[i].plain = 0;
 }
 
 // --------------------------------------------------------------------- call
@@ -267,18 +305,31 @@ static bool is_whole(const struct exchange_lease *l)
     return l->plain == l->size;
 }
 
+// Whole leases, and the mean of how long their tasks took.
 static void add_done(const struct exchange *x, struct conn_params *p)
 {
-    int64_t *ids = xmalloc((x->lease_count + 1) * sizeof *ids);
-    size_t n = 0;
-    for (size_t i = 0; i < x->lease_count; i++)
-        if (is_whole(&x->leases[i]))
-            ids[n++] = x->leases[i].lease_id;
-    if (n > 0)
-        conn_params_add_int64s(p, ids, n);
-    else
-        conn_params_add_null(p);
-    free(ids);
+    struct buf ids = BUF_INIT, means = BUF_INIT;
+    bool any = false;
+    for (size_t i = 0; i < x->lease_count; i++) {
+        const struct exchange_lease *l = &x->leases[i];
+        char mean[JSON_DOUBLE_MAX] = "null";
+        if (!is_whole(l))
+            continue;
+        if (l->duration_ms >= 0) {
+            json_format_double((float)(l->duration_ms / (double)l->size), mean);
+            any = true;
+        }
+        buf_addf(&ids, "%c%" PRId64, ids.len == 0 ? '{' : ',', l->lease_id);
+        buf_addf(&means, "%c%s", means.len == 0 ? '{' : ',', mean);
+    }
+    if (ids.len > 0) {
+        buf_addc(&ids, '}');
+        buf_addc(&means, '}');
+    }
+    conn_params_add_text(p, ids.len > 0 ? ids.data : NULL);
+    conn_params_add_text(p, any ? means.data : NULL);
+    buf_clear(&ids);
+    buf_clear(&means);
 }
 
 // An array of nothing but nulls is no array.
@@ -293,15 +344,27 @@ static void add_texts_or_null(struct conn_params *p, const char *const *v, size_
         conn_params_add_null(p);
 }
 
-static void add_durations(struct conn_params *p, const struct exchange_item *const *items,
-                          size_t n)
+static double get_duration_ms(const struct exchange_end *end)
+{
+    return end->duration_ms;
+}
+
+static double get_delay_s(const struct exchange_end *end)
+{
+    return end->delay_ms > 0 ? (double)end->delay_ms / 1000 : -1;
+}
+
+// A real[] of what `get` says of each end; negative: null.
+static void add_reals(struct conn_params *p, const struct exchange_item *const *items,
+                      size_t n, double (*get)(const struct exchange_end *end))
 {
     struct buf b = BUF_INIT;
     bool any = false;
     for (size_t i = 0; i < n; i++) {
         char text[JSON_DOUBLE_MAX] = "null";
-        if (items[i]->end.duration_ms >= 0) {
-            json_format_double((float)items[i]->end.duration_ms, text);
+        double v = get(&items[i]->end);
+        if (v >= 0) {
+            json_format_double((float)v, text);
             any = true;
         }
         buf_addf(&b, "%c%s", i == 0 ? '{' : ',', text);
@@ -322,7 +385,7 @@ static void add_singles(const struct exchange *x, struct conn_params *p)
         if (!is_whole(&x->leases[x->items[i].lease]))
             items[n++] = &x->items[i];
     if (n == 0) {
-        for (int i = 0; i < 6; i++)
+        for (int i = 0; i < 7; i++)
             conn_params_add_null(p);
         goto out;
     }
@@ -341,7 +404,8 @@ static void add_singles(const struct exchange *x, struct conn_params *p)
     for (size_t i = 0; i < n; i++)
         texts[i] = items[i]->end.result;
     add_texts_or_null(p, texts, n);
-    add_durations(p, items, n);
+    add_reals(p, items, n, get_duration_ms);
+    add_reals(p, items, n, get_delay_s);
 out:
     free(texts);
     free(ids);
@@ -363,6 +427,10 @@ void exchange_build(const struct exchange *x, const struct exchange_call *call,
         conn_params_add_null(p);
     add_done(x, p);
     add_singles(x, p);
+    if (call->lanes != NULL)
+        conn_params_add_int64s(p, call->lanes, call->lane_count);
+    else
+        conn_params_add_null(p);
 }
 
 bool exchange_send(const struct exchange *x, struct conn *c,

@@ -69,6 +69,8 @@ enum exchange_outcome {
     EXCHANGE_FAILED,
     EXCHANGE_CANCELED,
     EXCHANGE_RELEASED, // handed back without having been run
+    EXCHANGE_FATAL,    // failed, and not to be tried again
+    EXCHANGE_SNOOZED,  // again after the delay; not a failed attempt
 };
 
 struct exchange_end {
@@ -76,6 +78,7 @@ struct exchange_end {
     const char *error;  // of a failure; the reason of a cancellation
     const char *result; // JSON; NULL: none
     double duration_ms; // negative: not to be recorded
+    int64_t delay_ms;   // of a snooze; of a failure: instead of the backoff; 0: none
 };
 
 // The ends that were not sent yet, or whose answer is awaited.
@@ -96,9 +99,16 @@ void exchange_reset(struct exchange *x); // forgets all ends, keeps the memory
 
 // Notes the end of a task, once for each; copies what it needs. NULL stands for
 // completed, with nothing else to record. A lease all of whose tasks end like
-// that goes to the server as one number.
+// that, each within a millisecond, goes to the server as one number, and their
+// mean duration is recorded for all of them.
+#define EXCHANGE_QUICK_MS 1.0
 void exchange_end_task(struct exchange *x, const struct exchange_task *t,
                        const struct exchange_end *end);
+
+// For an owner whose ends the server refused to take: moves the last half of
+// `from`, of at least two, behind those of `to`; turns all into failures.
+void exchange_split(struct exchange *from, struct exchange *to);
+void exchange_spoil(struct exchange *x, const char *error);
 
 // --------------------------------------------------------------------- call
 
@@ -107,6 +117,8 @@ struct exchange_call {
     int want;          // how many tasks at most; 0: only end
     int64_t worker_id; // of worker.register_worker(); 0: the leases expire
     int pid;           // of this process, for people; 0: none
+    const int64_t *lanes; // the lines the caller can serve; NULL: all
+    size_t lane_count;
 };
 
 // The parameters of the query `exchange`, added to `p`.

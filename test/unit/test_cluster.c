@@ -30,7 +30,7 @@
 #include "embed/leftover.h"
 #include "embed/owner.h"
 #include "embed/place.h"
-#include "embed/sdnotify.h"
+#include "core/sdnotify.h"
 
 // A directory for each test, in *state.
 static int setup(void **state)

@@ -20,12 +20,15 @@ enum param {
     PARAM_WORKER,
     PARAM_PID,
     PARAM_DONE,
+    PARAM_MEANS,
     PARAM_LEASES,
     PARAM_TASKS,
     PARAM_OUTCOMES,
     PARAM_ERRORS,
     PARAM_RESULTS,
     PARAM_DURATIONS,
+    PARAM_DELAYS,
+    PARAM_LANES,
     PARAM_COUNT,
 };
 
@@ -152,6 +155,83 @@ static void test_build_outcomes(void **state)
     assert_string_equal(p.values[PARAM_DURATIONS], "{null,0.25,1500,null,null}");
     conn_params_clear(&p);
     exchange_clear(&x);
+}
+
+static void end_timed(struct exchange *x, int64_t lease_id, size_t lease_size,
+                      int64_t task_id, double duration_ms)
+{
+    struct exchange_task t = task_of(lease_id, lease_size, task_id);
+    exchange_end_task(x, &t, &(struct exchange_end){.duration_ms = duration_ms});
+}
+
+// Quick tasks of a lease share their mean; a slow one is recorded by itself.
+static void test_build_durations(void **state)
+{
+    (void)state;
+    struct exchange x = EXCHANGE_INIT;
+    struct conn_params p = CONN_PARAMS_INIT;
+    end_timed(&x, 1, 2, 10, 0.25);
+    end_timed(&x, 1, 2, 11, 0.75);
+    end_plain(&x, 2, 1, 12);
+    end_timed(&x, 3, 2, 13, 0.5);
+    end_timed(&x, 3, 2, 14, 1.5);
+    build(&x, &plain_call, &p);
+    assert_string_equal(p.values[PARAM_DONE], "{1,2}");
+    assert_string_equal(p.values[PARAM_MEANS], "{0.5,null}");
+    assert_string_equal(p.values[PARAM_TASKS], "{13,14}");
+    assert_string_equal(p.values[PARAM_DURATIONS], "{0.5,1.5}");
+    conn_params_clear(&p);
+    exchange_clear(&x);
+}
+
+static void test_build_delays_and_lanes(void **state)
+{
+    (void)state;
+    struct exchange x = EXCHANGE_INIT;
+    struct conn_params p = CONN_PARAMS_INIT;
+    struct exchange_task t = task_of(1, 2, 10);
+    exchange_end_task(
+        &x, &t,
+        &(struct exchange_end){
+            .outcome = EXCHANGE_SNOOZED, .delay_ms = 1500, .duration_ms = -1});
+    t.task_id = 11;
+    exchange_end_task(
+        &x, &t, &(struct exchange_end){.outcome = EXCHANGE_FATAL, .duration_ms = -1});
+    build(&x,
+          &(struct exchange_call){
+              .queue = "q", .want = 1, .lanes = (int64_t[]){2, 3, 18}, .lane_count = 3},
+          &p);
+    assert_string_equal(p.values[PARAM_OUTCOMES], "{\"snoozed\",\"fatal\"}");
+    assert_string_equal(p.values[PARAM_DELAYS], "{1.5,null}");
+    assert_string_equal(p.values[PARAM_LANES], "{2,3,18}");
+    conn_params_clear(&p);
+    exchange_clear(&x);
+}
+
+// Ends that the server would not take are halved until the bad one is alone,
+// and that one becomes a failure.
+static void test_split_and_spoil(void **state)
+{
+    (void)state;
+    struct exchange x = EXCHANGE_INIT, rest = EXCHANGE_INIT;
+    struct conn_params p = CONN_PARAMS_INIT;
+    for (int64_t i = 1; i <= 3; i++)
+        end_plain(&x, 1, 3, i);
+    exchange_split(&x, &rest);
+    build(&x, &plain_call, &p);
+    assert_null(p.values[PARAM_DONE]); // two calls may not both end the lease
+    assert_string_equal(p.values[PARAM_TASKS], "{1}");
+    build(&rest, &plain_call, &p);
+    assert_null(p.values[PARAM_DONE]);
+    assert_string_equal(p.values[PARAM_TASKS], "{2,3}");
+    exchange_spoil(&x, "no good");
+    build(&x, &plain_call, &p);
+    assert_string_equal(p.values[PARAM_OUTCOMES], "{\"fatal\"}");
+    assert_string_equal(p.values[PARAM_ERRORS],
+                        "{\"the server refused the result: no good\"}");
+    conn_params_clear(&p);
+    exchange_clear(&x);
+    exchange_clear(&rest);
 }
 
 static void end_twice(void)
@@ -480,6 +560,9 @@ int main(void)
         cmocka_unit_test(test_build_nothing_finished),
         cmocka_unit_test(test_build_whole_lease_is_one_number),
         cmocka_unit_test(test_build_outcomes),
+        cmocka_unit_test(test_build_durations),
+        cmocka_unit_test(test_build_delays_and_lanes),
+        cmocka_unit_test(test_split_and_spoil),
         cmocka_unit_test(test_end_more_than_there_are),
         cmocka_unit_test(test_parse),
         cmocka_unit_test(test_parse_refuses_nonsense),

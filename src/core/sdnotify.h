@@ -3,8 +3,8 @@
 // Tells systemd how we are (sd_notify(3)), without its library. Does nothing
 // when not started by it.
 
-#ifndef PGKIN_EMBED_SDNOTIFY_H
-#define PGKIN_EMBED_SDNOTIFY_H
+#ifndef PGKIN_CORE_SDNOTIFY_H
+#define PGKIN_CORE_SDNOTIFY_H
 
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "embed/sdnotify.h"
+#include "core/sdnotify.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,0 +1,1 @@
+select pg_notify('worker_status', $1::text)

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a worker does besides tasks. Twice a second it says that it lives; once a
+// second it does a round of maintenance, looks into the queues that sleep, and
+// asks whether any of its tasks was canceled. All of it is safe to be done by
+// many at once, and none of it is needed for what the database guarantees.
+//
+// The heartbeat goes over the connection of the exchange, which is never kept
+// waiting; maintenance may take its time on the other.
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/impl.h"
+
+#define TICK_MS            500
+#define REGISTRY_TICKS     20 // 10 s
+#define UNKNOWN_TICKS      10
+#define ANSWER_MS          10000
+
+typedef void answer_fn(struct conn *conn, PGresult *res, const struct err *e, void *arg);
+
+static void request(struct daemon *d, struct conn *conn, const char *query,
+                    struct conn_params *p, answer_fn *done)
+{
+    struct err e = ERR_INIT;
+    if (!conn_request(conn,
+                      &(struct conn_request){
+                          .query = query, .params = p, .done = done, .arg = d},
+                      &e))
+        log_err(d->log, LOG_DEBUG, query, &e);
+}
+
+static void log_failure(const struct daemon *d, const char *what, const PGresult *res,
+                        const struct err *e)
+{
+    // That a connection was lost is told once, by its owner.
+    if (res != NULL)
+        log_warn(d->log, what, LOG_S("error", e->msg), LOG_S("sqlstate", conn_sqlstate(res)));
+}
+
+// ---------------------------------------------------------- register and beat
+
+static void on_registered(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    d->control.registering = false;
+    if (e != NULL) {
+        log_failure(d, "cannot register", res, e);
+        if (res != NULL && (conn_sqlstate_is(res, "42883") || conn_sqlstate_is(res, "3F000") ||
+                            conn_sqlstate_is(res, "42501"))) {
+            struct err bad = *e;
+            if (conn_sqlstate_is(res, "42501"))
+                err_hint(&bad, "the role needs worker_service_user");
+            else
+                err_hint(&bad, "install the schema with: pgkin migrate");
+            daemon_fail(d, &bad);
+        }
+        return;
+    }
+    d->control.worker_id = strtoll(PQgetvalue(res, 0, 0), NULL, 10);
+    d->control.beat_ms = loop_now_ms();
+    daemon_registered(d, d->control.worker_id);
+}
+
+static void register_worker(struct daemon *d)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    d->control.registering = true;
+    conn_params_add_text(&p, d->name);
+    conn_params_add_text(&p, d->host);
+    conn_params_add_int64(&p, getpid());
+    request(d, pump_conn(d), "worker_register", &p, on_registered);
+}
+
+static void on_beaten(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    d->control.beating = false;
+    if (e != NULL) {
+        log_failure(d, "heartbeat failed", res, e);
+        if (res != NULL && conn_sqlstate_is(res, "25006"))
+            conn_drop(pump_conn(d), "the server is read-only");
+        return;
+    }
+    d->control.beat_ms = loop_now_ms();
+    if (PQgetvalue(res, 0, 0)[0] == 't')
+        return;
+    log_warn(d->log, "this worker was given up by the others: its tasks are theirs now",
+             LOG_I("worker", d->control.worker_id));
+    d->control.worker_id = 0;
+    daemon_lost(d);
+}
+
+static void beat(struct daemon *d)
+{
+    struct control *c = &d->control;
+    struct conn_params p = CONN_PARAMS_INIT;
+    if (c->worker_id == 0) {
+        if (!c->registering && d->state != DAEMON_LEAVING)
+            register_worker(d);
+    } else if (!c->beating) {
+        c->beating = true;
+        conn_params_add_int64(&p, c->worker_id);
+        request(d, pump_conn(d), "worker_beat", &p, on_beaten);
+    }
+}
+
+// --------------------------------------------------------------- maintenance
+
+static void on_maintained(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    d->control.maintaining = false;
+    if (e != NULL)
+        log_failure(d, "maintenance failed", res, e);
+    if (e != NULL && res != NULL && conn_sqlstate_is(res, "25006"))
+        conn_drop(d->control.conn, "the server is read-only");
+}
+
+static void maintain(struct daemon *d, bool all)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    if (d->control.maintaining)
+        return;
+    d->control.maintaining = true;
+    if (all) {
+        conn_params_add_null(&p);
+        request(d, d->control.conn, "stop_overdue", NULL, NULL);
+        request(d, d->control.conn, "queue_maintain", &p, on_maintained);
+    } else {
+        request(d, d->control.conn, "worker_recover", NULL, on_maintained);
+    }
+}
+
+// Claims whose answer never came: the server may have leased tasks to us that
+// we do not know of, and nobody else would ever take them.
+static void add_leases(const struct attempt_list *l, int64_t *ids, size_t *n)
+{
+    for (const struct attempt_private *a = l->first; a != NULL; a = a->next)
+        ids[(*n)++] = a->pub.task.lease_id;
+}
+
+static void release_unknown(struct daemon *d)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    size_t n = 0, most = 1;
+    for (size_t i = 0; i < d->queue_count; i++)
+        most += d->queues[i]->waiting.count + d->queues[i]->running.count;
+    int64_t *ids = xcalloc(most, sizeof *ids);
+    for (size_t i = 0; i < d->queue_count; i++) {
+        add_leases(&d->queues[i]->waiting, ids, &n);
+        add_leases(&d->queues[i]->running, ids, &n);
+    }
+    conn_params_add_int64(&p, d->control.worker_id);
+    conn_params_add_int64s(&p, ids, n);
+    free(ids);
+    request(d, d->control.conn, "release_unknown", &p, NULL);
+}
+
+// ------------------------------------------------------------------ registry
+
+static void on_registry(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    struct err bad = ERR_INIT;
+    struct registry *r;
+    d->control.reading = false;
+    if (e != NULL) {
+        log_failure(d, "cannot read the registry", res, e);
+        return;
+    }
+    r = registry_parse(res, &bad);
+    if (r == NULL)
+        log_err(d->log, LOG_ERROR, "cannot read the registry", &bad);
+    else
+        daemon_use_registry(d, r);
+    if (d->control.reread)
+        control_read_registry(d);
+}
+
+void control_read_registry(struct daemon *d)
+{
+    d->control.reread = d->control.reading;
+    if (d->control.reading)
+        return;
+    d->control.reading = true;
+    request(d, d->control.conn, "work_registry", NULL, on_registry);
+}
+
+// ---------------------------------------------------------------------- look
+
+static struct queue *find_queue_id(struct daemon *d, int id)
+{
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (d->queues[i]->id == id)
+            return d->queues[i];
+    return NULL;
+}
+
+static void take_look(struct daemon *d, struct queue *q, const char *lanes, int due_in_ms)
+{
+    bool sql = false, other = false;
+    for (const char *p = lanes; *p != '\0'; p++) {
+        if (*p < '0' || *p > '9')
+            continue;
+        char *end;
+        int lane = (int)strtol(p, &end, 10);
+        if (registry_lane_is_sql(d->registry, lane))
+            sql = true;
+        for (size_t i = 0; i < q->lane_count; i++)
+            other = other || q->lanes[i] == lane;
+        p = end - 1;
+    }
+    queue_looked(q, sql, other, due_in_ms);
+}
+
+static void on_looked(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    d->control.looking = false;
+    if (e != NULL) {
+        log_failure(d, "cannot look for work", res, e);
+        return;
+    }
+    for (int row = 0; row < PQntuples(res); row++) {
+        struct queue *q = find_queue_id(d, atoi(PQgetvalue(res, row, 0)));
+        int64_t due = PQgetisnull(res, row, 2) ? -1 : strtoll(PQgetvalue(res, row, 2), NULL, 10);
+        if (q == NULL)
+            continue;
+        if (!PQgetisnull(res, row, 2) && due < 0)
+            due = 0;
+        if (due > 3600 * 1000)
+            due = -1; // this is asked again long before
+        take_look(d, q, PQgetvalue(res, row, 1), (int)due);
+    }
+}
+
+void control_look(struct daemon *d)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    size_t n = 0;
+    if (d->control.looking || d->queue_count == 0 || !daemon_may_claim(d))
+        return;
+    int64_t *ids = xcalloc(d->queue_count, sizeof *ids);
+    for (size_t i = 0; i < d->queue_count; i++) {
+        const struct queue *q = d->queues[i];
+        if (!q->gone && (q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
+            ids[n++] = q->id;
+    }
+    if (n > 0) {
+        d->control.looking = true;
+        conn_params_add_int64s(&p, ids, n);
+        request(d, pump_conn(d), "look", &p, on_looked);
+    }
+    free(ids);
+}
+
+// ------------------------------------------------------------------- cancels
+
+static void on_cancels(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    if (e != NULL) {
+        log_failure(d, "cannot ask for canceled tasks", res, e);
+        return;
+    }
+    for (int row = 0; row < PQntuples(res); row++) {
+        struct attempt_private *a =
+            attempt_find(d, strtoll(PQgetvalue(res, row, 0), NULL, 10),
+                         strtoll(PQgetvalue(res, row, 1), NULL, 10));
+        if (a != NULL && a->stop == STOP_NONE) {
+            log_info(d->log, "stopping a canceled task", LOG_I("task", a->pub.task.task_id),
+                     LOG_S("command", a->pub.task.command));
+            attempt_stop(a, STOP_CANCEL);
+        }
+    }
+}
+
+void control_read_cancels(struct daemon *d)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    size_t held = 0;
+    for (size_t i = 0; i < d->queue_count; i++)
+        held += d->queues[i]->waiting.count + d->queues[i]->running.count;
+    if (held == 0 || d->control.worker_id == 0)
+        return;
+    conn_params_add_int64(&p, d->control.worker_id);
+    request(d, pump_conn(d), "cancel_requests", &p, on_cancels);
+}
+
+// ----------------------------------------------------------------- exclusive
+
+static void on_exclusive(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    struct err taken = ERR_INIT;
+    if (e != NULL)
+        return;
+    d->control.exclusive_held = PQgetvalue(res, 0, 0)[0] == 't';
+    if (d->control.exclusive_held) {
+        for (size_t i = 0; i < d->queue_count; i++)
+            queue_kick(d->queues[i]);
+    } else if (d->state == DAEMON_STARTING) {
+        err_set(&taken, "another worker is already running");
+        daemon_fail(d, &taken);
+    }
+}
+
+static void ask_exclusive(struct daemon *d)
+{
+    if (d->opt.exclusive && !d->control.exclusive_held)
+        request(d, d->control.conn, "worker_exclusive", NULL, on_exclusive);
+}
+
+// ---------------------------------------------------------------------- tick
+
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct daemon *d = arg;
+    struct control *c = &d->control;
+    c->ticks++;
+    if (d->opt.on_tick != NULL)
+        d->opt.on_tick(d->opt.arg);
+    beat(d);
+    if (c->worker_id == 0)
+        return;
+    if (conn_is_up(c->conn)) {
+        ask_exclusive(d);
+        maintain(d, c->ticks % 2 == 0);
+        if (c->ticks % REGISTRY_TICKS == 0 || d->registry == NULL)
+            control_read_registry(d);
+        if (c->ticks % UNKNOWN_TICKS == 0 && loop_now_ms() < c->unknown_until_ms)
+            release_unknown(d);
+    }
+    listen_probe(d);
+    if (c->ticks % 2 == 0 || !d->listen.works)
+        control_look(d);
+    if (c->ticks % 2 == 0)
+        control_read_cancels(d);
+}
+
+static void on_up(struct conn *conn, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    atomic_store(&d->connected, true);
+    ask_exclusive(d);
+    control_read_registry(d);
+}
+
+static void on_down(struct conn *conn, const struct err *why, void *arg)
+{
+    struct daemon *d = arg;
+    atomic_store(&d->connected, false);
+    d->control.exclusive_held = false;
+    log_warn(d->log, "connection lost", LOG_S("connection", conn_name(conn)),
+             LOG_S("error", why->msg));
+}
+
+bool control_open(struct daemon *d, struct err *e)
+{
+    d->control.conn = daemon_new_conn(d, "control", on_up, on_down, NULL, d, false, e);
+    if (d->control.conn == NULL || !conn_open(d->control.conn, e))
+        return false;
+    d->control.tick = loop_event_new(d->base, -1, EV_PERSIST, on_tick, d);
+    loop_event_add(d->control.tick, &(struct timeval){.tv_usec = TICK_MS * 1000});
+    beat(d);
+    return true;
+}
+
+void control_close(struct daemon *d)
+{
+    loop_event_clear(&d->control.tick);
+    conn_free(d->control.conn);
+    d->control.conn = NULL;
+}
+
+// ------------------------------------------------------------------ sign off
+
+static void on_signed_off(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    if (e != NULL)
+        log_failure(d, "cannot sign off", res, e);
+    else if (strcmp(PQgetvalue(res, 0, 0), "0") != 0)
+        log_info(d->log, "handed back", LOG_S("tasks", PQgetvalue(res, 0, 0)));
+    daemon_signed_off(d);
+}
+
+void control_sign_off(struct daemon *d)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    struct err e = ERR_INIT;
+    if (d->control.worker_id == 0 || !conn_is_up(pump_conn(d))) {
+        daemon_signed_off(d); // the others find out by themselves
+        return;
+    }
+    conn_params_add_int64(&p, d->control.worker_id);
+    if (!conn_request(pump_conn(d),
+                      &(struct conn_request){.query = "worker_stop",
+                                             .params = &p,
+                                             .deadline_ms = ANSWER_MS,
+                                             .done = on_signed_off,
+                                             .arg = d},
+                      &e))
+        daemon_signed_off(d);
+}
