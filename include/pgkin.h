@@ -71,11 +71,11 @@ struct pgkin_enqueue_options {
     int64_t priority;         // smaller first
     const char *scheduled_at; // as PostgreSQL reads it: "2030-01-01 12:00+00"
     const char *dedup_key;
-    const char *merge;        // keep, replace, union, debounce, or a function's name
+    const char *merge; // keep, replace, union, debounce, or a function's name
     const char *group_key;
     const char *order_key;
-    const char *context;      // JSON, for the command's on_complete
-    const char *headers;      // JSON: {"traceparent": "…"}
+    const char *context; // JSON, for the command's on_complete
+    const char *headers; // JSON: {"traceparent": "…"}
 };
 
 // Adds a task; `payload` is a JSON object, NULL for an empty one. When the call
@@ -132,18 +132,23 @@ PGKIN_API void pgkin_task_set_delay(pgkin_task *t, int64_t ms);
 
 typedef struct pgkin_worker pgkin_worker;
 
-enum pgkin_log_level { PGKIN_LOG_DEBUG, PGKIN_LOG_INFO, PGKIN_LOG_WARN, PGKIN_LOG_ERROR };
+enum pgkin_log_level {
+    PGKIN_LOG_DEBUG,
+    PGKIN_LOG_INFO,
+    PGKIN_LOG_WARN,
+    PGKIN_LOG_ERROR
+};
 
 // All zero is the usual case. Everything is copied.
 struct pgkin_worker_options {
-    const char *conninfo;       // NULL: libpq's environment
-    const char *name;           // shown to people; NULL: the host's name
-    const char *const *queues;  // "NAME" or "NAME:N", ended by NULL; NULL: all
-    bool exclusive;             // refuse to run beside another exclusive worker
-    bool stop_when_idle;        // return when nothing that is due is left
-    bool poll_only;             // no LISTEN: for pgbouncer in transaction mode
-    int64_t grace_ms;           // for work to finish after a stop; 0: 30 s
-    const char *listen;         // ADDR:PORT for /healthz and /readyz; NULL: none
+    const char *conninfo;      // NULL: libpq's environment
+    const char *name;          // shown to people; NULL: the host's name
+    const char *const *queues; // "NAME" or "NAME:N", ended by NULL; NULL: all
+    bool exclusive;            // refuse to run beside another exclusive worker
+    bool stop_when_idle;       // return when nothing that is due is left
+    bool poll_only;            // no LISTEN: for pgbouncer in transaction mode
+    int64_t grace_ms;          // for work to finish after a stop; 0: 30 s
+    const char *listen;        // ADDR:PORT for /healthz and /readyz; NULL: none
     // Gets each line of the log, without its line break, in the thread that runs
     // the worker. NULL: no log.
     void (*log)(void *arg, enum pgkin_log_level level, const char *line);
@@ -173,8 +178,8 @@ PGKIN_API bool pgkin_worker_run(pgkin_worker *w, struct pgkin_error *e);
 PGKIN_API void pgkin_worker_stop(pgkin_worker *w);
 
 struct pgkin_worker_status {
-    const char *state;  // starting, working, finishing, handing back, leaving, stopped
-    int64_t worker_id;  // 0: not registered
+    const char *state; // starting, working, finishing, handing back, leaving, stopped
+    int64_t worker_id; // 0: not registered
     bool connected;
     bool listening;     // false: polls
     size_t running;     // tasks outside the database

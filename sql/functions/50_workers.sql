@@ -111,8 +111,9 @@ begin
 end
 $$;
 
--- Leases of sessions that ran process_tasks and do so no longer: the session is
--- gone, or it is idle, which it cannot be while it runs a task.
+-- Leases of sessions that ran process_tasks and do so no longer, a worker's
+-- fibers among them: the session is gone, or it is idle, which it cannot be while
+-- it runs a task.
 create or replace function queues.recover_sessions(p_now timestamptz) returns integer
 language plpgsql
 as $$
@@ -122,7 +123,7 @@ declare
 begin
   for v_lease in
     select l.* from queues.lease_open o join queues.lease l using (lease_id)
-     where o.backend_pid is not null and o.worker_id is null
+     where o.backend_pid is not null
        and not exists (
          select from pg_stat_get_activity(o.backend_pid) a
           where a.backend_start is null  -- another role's, and not ours to see
@@ -182,8 +183,10 @@ begin
 end
 $$;
 
--- Workers not heard of: for 10 seconds, or for 1.5 when the session they
--- registered from is gone as well. Returns how many tasks were recovered.
+-- Workers not heard of: for 10 seconds, or for 1.2 when the session that their
+-- last heartbeat came from is gone as well. The latter does not count when the
+-- server was restarted since: then nobody's session is left, and all are on
+-- their way back. Returns how many tasks were recovered.
 create or replace function worker.recover_dead_workers() returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -205,7 +208,8 @@ begin
                           where h.worker_id = w.worker_id) beat
      where w.stopped_at is null
        and (beat.at is null or beat.at < v_now - interval '10 seconds'
-            or (beat.at < v_now - interval '1.5 seconds'
+            or (beat.at < v_now - interval '1.2 seconds'
+                and beat.at > pg_postmaster_start_time()
                 and not exists (
                   select from pg_stat_get_activity(w.backend_pid) a
                    where a.backend_start is null or a.backend_start = w.backend_start)))

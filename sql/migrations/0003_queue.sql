@@ -137,7 +137,7 @@ create index lease_open_expires_idx on queues.lease_open (queue_id, expires_at)
 create index lease_open_task_idx on queues.lease_open (task_id) where task_id is not null;
 create index lease_open_worker_idx on queues.lease_open (worker_id) where worker_id is not null;
 create index lease_open_session_idx on queues.lease_open (backend_pid)
-  where backend_pid is not null and worker_id is null;
+  where backend_pid is not null;
 create index lease_open_top_idx on queues.lease_open (queue_id, lease_id) where top;
 
 -- A hand-out that ended without ending its task.

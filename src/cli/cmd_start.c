@@ -14,8 +14,8 @@
 #include "cli/options.h"
 #include "core/conf.h"
 #include "core/loop.h"
-#include "embed/cluster.h"
 #include "core/sdnotify.h"
+#include "embed/cluster.h"
 #include "lib/migrate.h"
 
 extern const struct cli_command cmd_start;

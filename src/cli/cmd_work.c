@@ -133,21 +133,23 @@ static bool run_work(int argc, char **argv, struct err *e)
 
 const struct cli_command cmd_work = {
     .name = "work",
-    .args = "[--queue Q[:N]]... [--exclusive] [--stop-when-idle] [--poll-only] [--grace S] "
-            "[--listen ADDR:PORT]",
+    .args =
+        "[--queue Q[:N]]... [--exclusive] [--stop-when-idle] [--poll-only] [--grace S] "
+        "[--listen ADDR:PORT]",
     .summary = "run tasks",
-    .help = "Serves all queues, or those named. N is how many connections run SQL handlers,\n"
-            "and how many other handlers are in flight at most; without it, the queue's\n"
-            "default_concurrency. Any number of workers may serve the same queues.\n"
-            "\n"
-            "SIGTERM or SIGINT: finishes what has begun, then exits 0. A second one, or the\n"
-            "end of the grace period, hands back what is not finished and exits 1. SIGHUP\n"
-            "reads the registry again.\n"
-            "\n"
-            "Examples:\n"
-            "  pgkin work\n"
-            "  pgkin work --queue default:8 --queue reports:2\n"
-            "  pgkin work --stop-when-idle\n",
+    .help =
+        "Serves all queues, or those named. N is how many connections run SQL handlers,\n"
+        "and how many other handlers are in flight at most; without it, the queue's\n"
+        "default_concurrency. Any number of workers may serve the same queues.\n"
+        "\n"
+        "SIGTERM or SIGINT: finishes what has begun, then exits 0. A second one, or the\n"
+        "end of the grace period, hands back what is not finished and exits 1. SIGHUP\n"
+        "reads the registry again.\n"
+        "\n"
+        "Examples:\n"
+        "  pgkin work\n"
+        "  pgkin work --queue default:8 --queue reports:2\n"
+        "  pgkin work --stop-when-idle\n",
     .options = options,
     .max_operands = 0,
     .run = run_work,

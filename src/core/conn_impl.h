@@ -106,6 +106,7 @@ struct conn {
     struct channel_list channels;
 
     struct prepared *prepared; // indexed like pgkin_assets
+    unsigned lost_statements;  // prepared ones that the server did not know
     unsigned next_serial;
 
     struct notice_list notices;

@@ -78,6 +78,8 @@ static void set_prepared(struct conn *c, const struct request *r, bool yes)
         p->state = yes ? PREPARED_YES : PREPARED_NO;
 }
 
+#define LOST_STATEMENTS_MOST 2
+
 // --------------------------------------------------------------------- send
 
 static bool send_statement(struct conn *c, struct request *r)
@@ -124,17 +126,30 @@ static void keep_result(struct request *r, PGresult *res)
     r->res = res;
 }
 
+// Behind a pooler that changes sessions between transactions.
+static void stop_preparing(struct conn *c)
+{
+    if (!c->opt.unprepared)
+        log_info(c->opt.log, "statements do not stay prepared: doing without",
+                 LOG_S("conn", c->opt.name));
+    c->opt.unprepared = true;
+}
+
 // The first error is the reason; what follows it is its consequence.
 static void take_error(struct conn *c, struct request *r, PGresult *res)
 {
     conn_note_fatal(c, res);
     if (r->prepare == REQUEST_PREPARES) {
         set_prepared(c, r, false);
+        if (conn_sqlstate_is(res, "42P05"))
+            stop_preparing(c); // the session has another's statements
     } else if (r->prepare == REQUEST_PREPARED &&
                (conn_sqlstate_is(res, "26000") || conn_sqlstate_is(res, "0A000"))) {
         // Somebody deallocated it, or the tables changed so that its result
         // has other types now: the next use prepares it anew.
         set_prepared(c, r, false);
+        if (conn_sqlstate_is(res, "26000") && ++c->lost_statements > LOST_STATEMENTS_MOST)
+            stop_preparing(c); // what we prepare is in somebody else's session
     }
     if (is_error(r->res))
         PQclear(res);

@@ -127,14 +127,14 @@ static void log_end(const struct attempt_private *a, const struct exchange_end *
         [EXCHANGE_FATAL] = "task failed",        [EXCHANGE_SNOOZED] = "task snoozed",
     };
     const struct log *log = a->queue->d->log;
-    enum log_level level = end->outcome == EXCHANGE_FAILED || end->outcome == EXCHANGE_FATAL
-                               ? LOG_WARN
-                               : LOG_DEBUG;
+    enum log_level level =
+        end->outcome == EXCHANGE_FAILED || end->outcome == EXCHANGE_FATAL ? LOG_WARN
+                                                                          : LOG_DEBUG;
     if (level < log->level)
         return;
     LOG_WRITE(log, level, events[end->outcome], LOG_I("task", a->pub.task.task_id),
-              LOG_S("command", a->pub.task.command), LOG_I("attempt", a->pub.task.attempt),
-              LOG_S("error", end->error));
+              LOG_S("command", a->pub.task.command),
+              LOG_I("attempt", a->pub.task.attempt), LOG_S("error", end->error));
 }
 
 static void count_end(struct daemon *d, const struct exchange_end *end)
@@ -190,16 +190,14 @@ static void end_stopped(struct attempt_private *a, double duration_ms)
         end.outcome = EXCHANGE_FAILED;
         end.error = text;
         break;
-    case STOP_RELEASE:
-        end.outcome = EXCHANGE_RELEASED;
-        break;
+    case STOP_RELEASE: end.outcome = EXCHANGE_RELEASED; break;
     case STOP_LOST:
         log_warn(a->queue->d->log, "task dropped: its lease is not in force any more",
-                 LOG_I("task", a->pub.task.task_id), LOG_S("command", a->pub.task.command));
+                 LOG_I("task", a->pub.task.task_id),
+                 LOG_S("command", a->pub.task.command));
         finish(a, NULL);
         return;
-    case STOP_NONE:
-        BUG("an attempt was stopped for no reason");
+    case STOP_NONE: BUG("an attempt was stopped for no reason");
     }
     finish(a, &end);
 }
@@ -306,15 +304,16 @@ void attempts_take(struct daemon *d, struct queue *q, struct exchange_answer *an
             command = registry_find(d->registry, t->command);
         *a = (struct attempt_private){
             .pub = {.task = *t, .command = command, .own = a}, .queue = q, .batch = b};
-        a->pub.idempotency_key = arena_printf(
-            &b->arena, "%s-%" PRId64, d->registry->installation_id, t->task_id);
+        a->pub.idempotency_key = arena_printf(&b->arena, "%s-%" PRId64,
+                                              d->registry->installation_id, t->task_id);
         list_add(&q->waiting, a);
     }
     // Separately: the last attempt to end takes the batch with it.
     for (struct attempt_private *a = q->waiting.first, *next; a != NULL; a = next) {
         next = a->next;
         if (!can_run(d, a->pub.command))
-            finish(a, &(struct exchange_end){.outcome = EXCHANGE_RELEASED, .duration_ms = -1});
+            finish(a, &(struct exchange_end){.outcome = EXCHANGE_RELEASED,
+                                             .duration_ms = -1});
     }
 }
 

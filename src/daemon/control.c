@@ -15,10 +15,10 @@
 
 #include "daemon/impl.h"
 
-#define TICK_MS            500
-#define REGISTRY_TICKS     20 // 10 s
-#define UNKNOWN_TICKS      10
-#define ANSWER_MS          10000
+#define TICK_MS        500
+#define REGISTRY_TICKS 20 // 10 s
+#define UNKNOWN_TICKS  10
+#define ANSWER_MS      10000
 
 typedef void answer_fn(struct conn *conn, PGresult *res, const struct err *e, void *arg);
 
@@ -26,10 +26,10 @@ static void request(struct daemon *d, struct conn *conn, const char *query,
                     struct conn_params *p, answer_fn *done)
 {
     struct err e = ERR_INIT;
-    if (!conn_request(conn,
-                      &(struct conn_request){
-                          .query = query, .params = p, .done = done, .arg = d},
-                      &e))
+    if (!conn_request(
+            conn,
+            &(struct conn_request){.query = query, .params = p, .done = done, .arg = d},
+            &e))
         log_err(d->log, LOG_DEBUG, query, &e);
 }
 
@@ -38,20 +38,23 @@ static void log_failure(const struct daemon *d, const char *what, const PGresult
 {
     // That a connection was lost is told once, by its owner.
     if (res != NULL)
-        log_warn(d->log, what, LOG_S("error", e->msg), LOG_S("sqlstate", conn_sqlstate(res)));
+        log_warn(d->log, what, LOG_S("error", e->msg),
+                 LOG_S("sqlstate", conn_sqlstate(res)));
 }
 
 // ---------------------------------------------------------- register and beat
 
-static void on_registered(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+static void on_registered(struct conn *conn, PGresult *res, const struct err *e,
+                          void *arg)
 {
     (void)conn;
     struct daemon *d = arg;
     d->control.registering = false;
     if (e != NULL) {
         log_failure(d, "cannot register", res, e);
-        if (res != NULL && (conn_sqlstate_is(res, "42883") || conn_sqlstate_is(res, "3F000") ||
-                            conn_sqlstate_is(res, "42501"))) {
+        if (res != NULL &&
+            (conn_sqlstate_is(res, "42883") || conn_sqlstate_is(res, "3F000") ||
+             conn_sqlstate_is(res, "42501"))) {
             struct err bad = *e;
             if (conn_sqlstate_is(res, "42501"))
                 err_hint(&bad, "the role needs worker_service_user");
@@ -112,15 +115,24 @@ static void beat(struct daemon *d)
 
 // --------------------------------------------------------------- maintenance
 
-static void on_maintained(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+static void on_maintained(struct conn *conn, PGresult *res, const struct err *e,
+                          void *arg)
 {
     (void)conn;
     struct daemon *d = arg;
     d->control.maintaining = false;
-    if (e != NULL)
+    if (e != NULL) {
         log_failure(d, "maintenance failed", res, e);
-    if (e != NULL && res != NULL && conn_sqlstate_is(res, "25006"))
-        conn_drop(d->control.conn, "the server is read-only");
+        if (res != NULL && conn_sqlstate_is(res, "25006"))
+            conn_drop(d->control.conn, "the server is read-only");
+        return;
+    }
+    int recovered = atoi(PQgetvalue(res, 0, 0));
+    if (recovered > 0) {
+        log_info(d->log, "tasks recovered from workers that are gone",
+                 LOG_I("tasks", recovered));
+        control_look(d);
+    }
 }
 
 static void maintain(struct daemon *d, bool all)
@@ -232,7 +244,8 @@ static void on_looked(struct conn *conn, PGresult *res, const struct err *e, voi
     }
     for (int row = 0; row < PQntuples(res); row++) {
         struct queue *q = find_queue_id(d, atoi(PQgetvalue(res, row, 0)));
-        int64_t due = PQgetisnull(res, row, 2) ? -1 : strtoll(PQgetvalue(res, row, 2), NULL, 10);
+        int64_t due =
+            PQgetisnull(res, row, 2) ? -1 : strtoll(PQgetvalue(res, row, 2), NULL, 10);
         if (q == NULL)
             continue;
         if (!PQgetisnull(res, row, 2) && due < 0)
@@ -278,7 +291,8 @@ static void on_cancels(struct conn *conn, PGresult *res, const struct err *e, vo
             attempt_find(d, strtoll(PQgetvalue(res, row, 0), NULL, 10),
                          strtoll(PQgetvalue(res, row, 1), NULL, 10));
         if (a != NULL && a->stop == STOP_NONE) {
-            log_info(d->log, "stopping a canceled task", LOG_I("task", a->pub.task.task_id),
+            log_info(d->log, "stopping a canceled task",
+                     LOG_I("task", a->pub.task.task_id),
                      LOG_S("command", a->pub.task.command));
             attempt_stop(a, STOP_CANCEL);
         }
@@ -349,6 +363,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         control_look(d);
     if (c->ticks % 2 == 0)
         control_read_cancels(d);
+    for (size_t i = 0; i < d->queue_count; i++)
+        queue_rest_fibers(d->queues[i]);
 }
 
 static void on_up(struct conn *conn, void *arg)
@@ -389,7 +405,8 @@ void control_close(struct daemon *d)
 
 // ------------------------------------------------------------------ sign off
 
-static void on_signed_off(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+static void on_signed_off(struct conn *conn, PGresult *res, const struct err *e,
+                          void *arg)
 {
     (void)conn;
     struct daemon *d = arg;

@@ -21,9 +21,9 @@
 #include "daemon/impl.h"
 
 static const char *const state_names[] = {
-    [DAEMON_STARTING] = "starting",         [DAEMON_WORKING] = "working",
-    [DAEMON_FINISHING] = "finishing",       [DAEMON_HANDING_BACK] = "handing back",
-    [DAEMON_LEAVING] = "leaving",           [DAEMON_STOPPED] = "stopped",
+    [DAEMON_STARTING] = "starting",   [DAEMON_WORKING] = "working",
+    [DAEMON_FINISHING] = "finishing", [DAEMON_HANDING_BACK] = "handing back",
+    [DAEMON_LEAVING] = "leaving",     [DAEMON_STOPPED] = "stopped",
 };
 
 static const struct machine_transition transitions[] = {
@@ -89,7 +89,8 @@ struct queue *daemon_find_queue(struct daemon *d, const char *name)
     return NULL;
 }
 
-static const struct registry_queue *find_registered(const struct registry *r, const char *name)
+static const struct registry_queue *find_registered(const struct registry *r,
+                                                    const char *name)
 {
     for (size_t i = 0; i < r->queue_count; i++)
         if (strcmp(r->queues[i].name, name) == 0)
@@ -168,6 +169,7 @@ static void begin_work(struct daemon *d)
     set_state(d, DAEMON_WORKING);
     log_info(d->log, "worker started", LOG_I("worker", d->control.worker_id),
              LOG_I("queues", (int64_t)d->queue_count));
+    listen_probe(d);
     for (size_t i = 0; i < d->queue_count; i++)
         queue_kick(d->queues[i]);
     d->ready = true;
@@ -256,7 +258,8 @@ void daemon_check(struct daemon *d)
         begin_work(d);
     if (d->state == DAEMON_WORKING && d->opt.stop_when_idle && d->ready && all_quiet(d))
         finish(d);
-    if ((d->state == DAEMON_FINISHING || d->state == DAEMON_HANDING_BACK) && all_stopped(d)) {
+    if ((d->state == DAEMON_FINISHING || d->state == DAEMON_HANDING_BACK) &&
+        all_stopped(d)) {
         set_state(d, DAEMON_LEAVING);
         loop_timer_start(d->grace, LEAVE_MS);
     }
@@ -379,8 +382,8 @@ struct conn *daemon_new_conn(struct daemon *d, const char *name,
         .name = name,
         .conninfo = d->conninfo,
         .app_name = "pgkin worker",
-        .session_sql = d->opt.poll_only ? NULL : session,
-        .unprepared = unprepared || d->opt.poll_only,
+        .session_sql = d->opt.poll_only || d->listen.pooled ? NULL : session,
+        .unprepared = unprepared || d->opt.poll_only || d->listen.pooled,
         .log = d->log,
         .on_up = on_up,
         .on_down = on_down,
@@ -452,7 +455,8 @@ bool daemon_run(struct daemon *d, struct err *e)
         *e = d->error;
         return false;
     }
-    log_info(d->log, "worker stopped", LOG_I("completed", (int64_t)atomic_load(&d->completed)),
+    log_info(d->log, "worker stopped",
+             LOG_I("completed", (int64_t)atomic_load(&d->completed)),
              LOG_I("failed", (int64_t)atomic_load(&d->failed)));
     return !d->handed_back || err_set(e, "work was handed back unfinished");
 }

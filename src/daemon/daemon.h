@@ -55,7 +55,7 @@ struct daemon_options {
     bool exclusive;
     bool stop_when_idle;
     bool poll_only;
-    int64_t grace_ms; // how long work may go on after the first stop
+    int64_t grace_ms;   // how long work may go on after the first stop
     const char *listen; // ADDR:PORT for health checks; NULL: none
     const struct log *log;
     const struct conf *conf;

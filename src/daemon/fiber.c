@@ -6,7 +6,7 @@
 // time is up.
 //
 //   closed ──> busy <──> idle
-//               └─> resting ──> idle      after an error
+//               └─> resting ──> idle ──> closed      after an error; after a while
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +29,7 @@ static const struct machine_transition transitions[] = {
     {FIBER_BUSY, FIBER_IDLE, "the call returned"},
     {FIBER_BUSY, FIBER_RESTING, "the call failed or the session was lost"},
     {FIBER_RESTING, FIBER_IDLE, "rested"},
+    {FIBER_IDLE, FIBER_CLOSED, "not needed for a while"},
 };
 
 static const struct machine machine = {
@@ -67,7 +68,8 @@ static void rest(struct fiber *f)
 }
 
 // Which lines hold something: {0,3,16} as the server writes it.
-static void read_lanes(const struct daemon *d, const char *text, bool *children, bool *others)
+static void read_lanes(const struct daemon *d, const char *text, bool *children,
+                       bool *others)
 {
     *children = *others = false;
     for (const char *p = text; *p != '\0'; p++) {
@@ -89,7 +91,8 @@ static void on_called(struct conn *conn, PGresult *res, const struct err *e, voi
     struct queue *q = f->queue;
     bool children, others;
     if (e != NULL) {
-        log_warn(q->d->log, "fiber failed", LOG_S("queue", q->name), LOG_S("error", e->msg),
+        log_warn(q->d->log, "fiber failed", LOG_S("queue", q->name),
+                 LOG_S("error", e->msg),
                  LOG_S("sqlstate", res != NULL ? conn_sqlstate(res) : NULL));
         if (res != NULL && conn_sqlstate_is(res, "25006"))
             conn_drop(f->conn, "the server is read-only");
@@ -141,6 +144,13 @@ void fiber_call(struct fiber *f)
                 .query = "fiber_run", .params = &p, .done = on_called, .arg = f},
             &e))
         BUG("a fiber's call was refused: %s", e.msg);
+}
+
+void fiber_close(struct fiber *f)
+{
+    conn_free(f->conn);
+    f->conn = NULL;
+    set_state(f, FIBER_CLOSED);
 }
 
 bool fiber_is_free(const struct fiber *f)

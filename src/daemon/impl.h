@@ -112,6 +112,7 @@ void fiber_init(struct fiber *f, struct queue *q, enum fiber_mode mode);
 void fiber_clear(struct fiber *f);
 bool fiber_is_free(const struct fiber *f); // closed or idle
 void fiber_call(struct fiber *f);
+void fiber_close(struct fiber *f); // an idle one
 
 // -------------------------------------------------------------------- queues
 
@@ -126,36 +127,38 @@ struct queue {
     struct daemon *d;
     char *name;
     int id;
-    int size;           // most that may run at once, SQL and other handlers each
-    bool gone;          // not in the registry any more: nothing new is begun
+    int size;  // most that may run at once, SQL and other handlers each
+    bool gone; // not in the registry any more: nothing new is begun
     enum queue_state state;
-    int published;      // what producers were told last; -1: nothing
+    int published;       // what producers were told last; -1: nothing
     struct event *timer; // when to look again
     struct event *ramp;  // when to call another fiber
     bool publishing;     // producers are being told
     bool arming;         // they know: looking once more
     bool going;          // in queue_go_on()
     bool go_again;
-    int pauses;          // looks in a row that found nothing
-    bool promised;       // a look said that there is work
-    int due_in_ms;       // the next scheduled task; -1: none known
+    int pauses;    // looks in a row that found nothing
+    bool promised; // a look said that there is work
+    bool quiet;    // the last look found nothing to do
+    int due_in_ms; // the next scheduled task; -1: none known
 
     // Outside the database
     bool has_other; // commands of this queue are run outside
     int64_t *lanes; // that this worker can serve
     size_t lane_count;
-    bool hungry;     // there may be more to claim
-    int asked;       // tasks that exchanges under way may bring
+    bool hungry; // there may be more to claim
+    int asked;   // tasks that exchanges under way may bring
     struct attempt_list waiting;
     struct attempt_list running;
-    double mean_us;  // of how long attempts take
+    double mean_us; // of how long attempts take
 
     // In the database
     bool has_sql;
-    bool serial; // one tree at a time: a top fiber and child fibers
+    bool sql_seen; // there was work for fibers, of late
+    bool serial;   // one tree at a time: a top fiber and child fibers
     bool top_hungry;
     bool child_hungry;
-    bool kin_moved;  // children were run since the top fiber last looked
+    bool kin_moved; // children were run since the top fiber last looked
     struct fiber *fibers;
     size_t fiber_count;
 };
@@ -177,7 +180,9 @@ void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms);
 // Producers know what they were told.
 void queue_published(struct queue *q);
-bool queue_is_quiet(const struct queue *q); // nothing runs, nothing is due
+// Closes connections that were not needed for a while.
+void queue_rest_fibers(struct queue *q);
+bool queue_is_quiet(const struct queue *q);   // nothing runs, nothing is due
 bool queue_is_stopped(const struct queue *q); // nothing runs
 
 // ---------------------------------------------------------------------- pump
@@ -188,23 +193,23 @@ bool queue_is_stopped(const struct queue *q); // nothing runs
 struct carrier {
     struct daemon *d;
     struct conn *conn;
-    struct exchange ends;  // sent, or to be sent again
+    struct exchange ends; // sent, or to be sent again
     bool busy;
-    bool again;            // the ends were sent before: they may be recorded
-    struct queue *queue;   // that the claim is for; NULL: none
+    bool again;          // the ends were sent before: they may be recorded
+    struct queue *queue; // that the claim is for; NULL: none
     int want;
-    struct event *rest;    // before trying again
+    struct event *rest; // before trying again
     struct backoff backoff;
 };
 
 struct pump {
     struct carrier carriers[PUMP_CARRIERS];
-    struct exchange ends;   // not sent yet
+    struct exchange ends; // not sent yet
     struct event *flush;
     bool flush_armed;
-    bool flush_due;         // the ends have waited long enough
-    bool full;              // the last claim got all it asked for
-    size_t next_queue;      // whose turn it is
+    bool flush_due;    // the ends have waited long enough
+    bool full;         // the last claim got all it asked for
+    size_t next_queue; // whose turn it is
 };
 
 bool pump_open(struct daemon *d, struct err *e);
@@ -225,12 +230,12 @@ struct control {
     bool registering;
     bool beating;
     bool maintaining;
-    bool reading;  // the registry
-    bool reread;   // it has changed meanwhile
+    bool reading; // the registry
+    bool reread;  // it has changed meanwhile
     bool looking;
     bool exclusive_held;
     unsigned ticks;
-    int64_t beat_ms; // when the last heartbeat was answered
+    int64_t beat_ms;          // when the last heartbeat was answered
     int64_t unknown_until_ms; // a claim may have been answered to nobody
 };
 
@@ -244,9 +249,10 @@ void control_sign_off(struct daemon *d); // then daemon_signed_off()
 // -------------------------------------------------------------------- listen
 
 struct listen {
-    bool works;         // a notification to ourselves has come back
-    bool said;          // that it does not
-    unsigned probe;     // number of the last one
+    bool works;     // a notification to ourselves has come back
+    bool said;      // that it does not
+    bool pooled;    // others use the same sessions
+    unsigned probe; // number of the last one
     bool awaited;
     int64_t sent_ms;
 };
@@ -269,15 +275,15 @@ struct daemon {
     const struct log *log;
     struct event_base *base;
     enum daemon_state state;
-    struct event *wake;  // daemon_stop() and daemon_reload() from elsewhere
+    struct event *wake; // daemon_stop() and daemon_reload() from elsewhere
     int wake_fd;
-    atomic_int stops;    // asked to stop, so many times
+    atomic_int stops; // asked to stop, so many times
     atomic_bool reload;
     int stops_seen;
     struct event *grace;
     bool handed_back;
     bool signing_off;
-    struct err error;    // why it could not go on
+    struct err error; // why it could not go on
     bool ready;
 
     struct runtime rt;

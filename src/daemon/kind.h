@@ -110,6 +110,7 @@ struct kind {
     bool keeps_limit;
 };
 
-extern const struct kind kind_native, kind_http, kind_exec, kind_email, kind_sms, kind_file_delete;
+extern const struct kind kind_native, kind_http, kind_exec, kind_email, kind_sms,
+    kind_file_delete;
 
 #endif

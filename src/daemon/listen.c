@@ -3,12 +3,14 @@
 // Notifications, and what producers are told about whether to send them.
 //
 // A notification is a hint. That they arrive at all is not taken on trust: now
-// and then the worker sends one to itself. When it does not come back (pgbouncer
-// in transaction mode says OK to LISTEN and forgets it), the worker polls, and
-// says so.
+// and then the worker sends one to itself. When it does not come back the worker
+// polls, and says so. Behind a pooler it polls in any case: pgbouncer in
+// transaction mode says OK to LISTEN, and then a notification reaches whoever
+// happens to have the session.
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/impl.h"
@@ -22,11 +24,16 @@ static void set_works(struct daemon *d, bool works)
     if (works && l->said)
         log_info(d->log, "notifications arrive again");
     if (!works && !l->said && !d->opt.poll_only)
-        log_warn(d->log, "notifications do not arrive: polling instead",
-                 LOG_S("hint", "pgbouncer in transaction mode does not pass them on"));
+        log_warn(d->log, "notifications cannot be relied on: polling instead",
+                 LOG_S("why", l->pooled ? "there is a pooler in between"
+                                        : "one to ourselves did not arrive"));
     l->said = !works && !d->opt.poll_only;
+    bool news = works && !l->works;
     l->works = works;
     atomic_store(&d->listening, works);
+    // Those that sleep have not told anybody yet.
+    for (size_t i = 0; news && i < d->queue_count; i++)
+        queue_kick(d->queues[i]);
 }
 
 void listen_open(struct daemon *d)
@@ -56,7 +63,8 @@ static void send_probe(struct daemon *d)
 void listen_probe(struct daemon *d)
 {
     struct listen *l = &d->listen;
-    if (d->opt.poll_only || !conn_is_up(pump_conn(d)) || d->control.worker_id == 0)
+    if (d->opt.poll_only || l->pooled || !conn_is_up(pump_conn(d)) ||
+        d->control.worker_id == 0)
         return;
     int64_t age = loop_now_ms() - l->sent_ms;
     if (l->awaited && age > PROBE_LIMIT_MS) {
@@ -67,8 +75,26 @@ void listen_probe(struct daemon *d)
         send_probe(d);
 }
 
+static void on_backend_pid(struct conn *conn, PGresult *res, const struct err *e,
+                           void *arg)
+{
+    struct daemon *d = arg;
+    if (e != NULL)
+        return;
+    d->listen.pooled = atoi(PQgetvalue(res, 0, 0)) != conn_backend_pid(conn);
+    if (d->listen.pooled)
+        set_works(d, false);
+    else
+        listen_probe(d);
+}
+
 void listen_up(struct daemon *d)
 {
+    struct err e = ERR_INIT;
+    conn_request(
+        pump_conn(d),
+        &(struct conn_request){.query = "backend_pid", .done = on_backend_pid, .arg = d},
+        &e);
     // Whatever was committed meanwhile notified nobody.
     d->listen.awaited = false;
     d->listen.probe = 0;
@@ -129,8 +155,8 @@ static void on_published(struct conn *conn, PGresult *res, const struct err *e, 
     (void)res;
     struct queue *q = arg;
     if (e != NULL) {
-        log_debug(q->d->log, "cannot publish the state of a queue", LOG_S("queue", q->name),
-                  LOG_S("error", e->msg));
+        log_debug(q->d->log, "cannot publish the state of a queue",
+                  LOG_S("queue", q->name), LOG_S("error", e->msg));
         q->published = -1;
     }
     queue_published(q);
@@ -144,8 +170,9 @@ void listen_publish(struct queue *q, enum queue_state state)
     q->published = (int)state;
     conn_params_add_int64(&p, q->id);
     conn_params_add_int64(&p, codes[state]);
-    conn_request(pump_conn(d),
-                 &(struct conn_request){
-                     .query = "publish_loop", .params = &p, .done = on_published, .arg = q},
-                 &e);
+    conn_request(
+        pump_conn(d),
+        &(struct conn_request){
+            .query = "publish_loop", .params = &p, .done = on_published, .arg = q},
+        &e);
 }

@@ -15,9 +15,9 @@
 
 #include "daemon/impl.h"
 
-#define BATCH_MOST    500 // tasks per exchange
-#define FLUSH_MS      2   // how long an end may wait for others
-#define ANSWER_MS     60000
+#define BATCH_MOST 500 // tasks per exchange
+#define FLUSH_MS   2   // how long an end may wait for others
+#define ANSWER_MS  60000
 
 static void on_answer(struct conn *conn, PGresult *res, const struct err *e, void *arg);
 
@@ -236,7 +236,8 @@ static void on_answer(struct conn *conn, PGresult *res, const struct err *e, voi
         exchange_reset(&c->ends);
         c->again = false;
         if (q != NULL) {
-            d->pump.full = answer.task_count >= 100 && answer.task_count == (size_t)c->want;
+            d->pump.full =
+                answer.task_count >= 100 && answer.task_count == (size_t)c->want;
             size_t got = answer.task_count;
             attempts_take(d, q, &answer, &arena);
             queue_claimed(q, got, c->want);
@@ -268,8 +269,8 @@ static void on_up(struct conn *conn, void *arg)
         listen_up(c->d);
 }
 
-static void on_notify(struct conn *conn, const char *channel, const char *payload, int pid,
-                      void *arg)
+static void on_notify(struct conn *conn, const char *channel, const char *payload,
+                      int pid, void *arg)
 {
     (void)conn;
     (void)pid;
@@ -286,7 +287,8 @@ bool pump_open(struct daemon *d, struct err *e)
         c->d = d;
         c->backoff = (struct backoff){.min_ms = 50, .max_ms = 5000};
         c->rest = loop_event_new(d->base, -1, 0, on_rested, c);
-        c->conn = daemon_new_conn(d, names[i], on_up, on_down, i == 0 ? on_notify : NULL, c, false, e);
+        c->conn = daemon_new_conn(d, names[i], on_up, on_down, i == 0 ? on_notify : NULL,
+                                  c, false, e);
         if (c->conn == NULL)
             return false;
     }

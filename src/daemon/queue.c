@@ -23,14 +23,17 @@
 
 #include "daemon/impl.h"
 
-#define PAUSES        8   // looks before it goes to sleep,
-#define PAUSE_MOST_MS 5   // with so much time in between at most
-#define RAMP_MS       5   // a call that lasts longer may need company
-#define YOUNG_MS      20  // and one that lasts this long has found something
+#define PAUSES        8  // looks before it goes to sleep,
+#define PAUSE_MOST_MS 5  // with so much time in between at most
+#define RAMP_MS       5  // a call that lasts longer may need company
+#define YOUNG_MS      20 // and one that lasts this long has found something
 #define LOOK_SOON_MS  20
+#define LOOK_AGAIN_MS 500
+#define POLL_MS       100 // where nobody notifies
 #define QUICK_US      10000.0
 #define AHEAD_US      20000.0 // what is claimed ahead takes about so long
 #define AHEAD_MOST    1000
+#define FIBER_REST_MS 60000 // a connection that was not used for so long is closed
 
 static const char *const state_names[] = {
     [QUEUE_IDLE] = "idle",
@@ -137,12 +140,25 @@ static bool any_young(const struct queue *q)
     return false;
 }
 
+static bool any_connecting(const struct queue *q)
+{
+    for (size_t i = 0; i < q->fiber_count; i++)
+        if (q->fibers[i].state == FIBER_BUSY && !conn_is_up(q->fibers[i].conn))
+            return true;
+    return false;
+}
+
 // ---------------------------------------------------------------------- work
 
 // One more of each sort that is wanted; the others follow when this one takes
 // its time.
 static void call_fibers(struct queue *q)
 {
+    // No connection is made for handlers in SQL before a look has seen some.
+    if (!q->sql_seen) {
+        q->top_hungry = q->child_hungry = false;
+        return;
+    }
     struct fiber *any = find_free(q, FIBER_ANY);
     struct fiber *top = find_free(q, FIBER_TOP);
     struct fiber *child = find_free(q, FIBER_CHILD);
@@ -162,8 +178,25 @@ static void on_ramp(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     struct queue *q = arg;
-    if (daemon_may_claim(q->d) && (q->top_hungry || q->child_hungry))
+    if (!daemon_may_claim(q->d) || !(q->top_hungry || q->child_hungry))
+        return;
+    // One that is still connecting has not had its chance.
+    if (any_connecting(q))
+        loop_timer_start(q->ramp, RAMP_MS);
+    else
         call_fibers(q);
+}
+
+void queue_rest_fibers(struct queue *q)
+{
+    bool open = false;
+    for (size_t i = 0; i < q->fiber_count; i++) {
+        struct fiber *f = &q->fibers[i];
+        if (f->state == FIBER_IDLE && loop_now_ms() - f->called_ms > FIBER_REST_MS)
+            fiber_close(f);
+        open = open || f->state != FIBER_CLOSED;
+    }
+    q->sql_seen = q->sql_seen && (open || q->state == QUEUE_RUNNING);
 }
 
 // Is there anything that would have to answer before it can be said that
@@ -202,15 +235,18 @@ static void settle(struct queue *q)
         set_state(q, QUEUE_SATURATED);
         return;
     }
-    enum queue_state rest = is_under_way(q) || q->due_in_ms >= 0 ? QUEUE_SCHEDULED : QUEUE_IDLE;
+    enum queue_state rest =
+        is_under_way(q) || q->due_in_ms >= 0 ? QUEUE_SCHEDULED : QUEUE_IDLE;
     if (q->arming || !q->d->listen.works) {
         q->arming = false;
         q->pauses = 0;
         set_state(q, rest);
         // Somebody may have read the old word and committed after our look. A
         // look that promised what was not to be had is not repeated in haste.
-        if (!q->promised && q->d->listen.works)
-            loop_timer_start(q->timer, LOOK_SOON_MS);
+        loop_timer_start(q->timer, q->promised          ? LOOK_AGAIN_MS
+                                   : q->d->listen.works ? LOOK_SOON_MS
+                                                        : POLL_MS);
+        q->quiet = q->promised; // what is there cannot be had now
         q->promised = false;
         daemon_check(q->d);
     } else if (q->pauses < PAUSES) {
@@ -292,6 +328,7 @@ void queue_kick(struct queue *q)
         return;
     q->pauses = 0;
     q->due_in_ms = -1;
+    q->quiet = false;
     look_again(q);
     if (q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED) {
         event_del(q->timer);
@@ -316,7 +353,8 @@ void queue_claimed(struct queue *q, size_t got, int want)
         q->hungry = false;
 }
 
-void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children, bool others)
+void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
+                      bool others)
 {
     if (ran > 0) {
         q->pauses = 0;
@@ -354,6 +392,7 @@ void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
     if ((sql && !q->has_sql && q->fiber_count > 0) || (other && q->lane_count > 0) ||
         (sql && q->has_sql) || due_in_ms == 0) {
         q->promised = true;
+        q->sql_seen = q->sql_seen || sql;
         bool had_sql = q->has_sql;
         q->has_sql = q->has_sql || sql;
         queue_kick(q);
@@ -361,9 +400,13 @@ void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
         return;
     }
     q->due_in_ms = due_in_ms;
+    q->quiet = true;
     set_state(q, is_under_way(q) || due_in_ms >= 0 ? QUEUE_SCHEDULED : QUEUE_IDLE);
     if (due_in_ms >= 0)
         loop_timer_start(q->timer, due_in_ms);
+    else if (!q->d->listen.works)
+        loop_timer_start(q->timer, POLL_MS);
+    daemon_check(q->d);
 }
 
 bool queue_is_stopped(const struct queue *q)
@@ -373,7 +416,7 @@ bool queue_is_stopped(const struct queue *q)
 
 bool queue_is_quiet(const struct queue *q)
 {
-    return queue_is_stopped(q) && !q->publishing &&
+    return q->quiet && queue_is_stopped(q) && !q->publishing &&
            (q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED);
 }
 

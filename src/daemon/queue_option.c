@@ -17,9 +17,11 @@ bool queue_options_add(struct queue_options *o, const char *text, struct err *e)
     if (colon != NULL) {
         char *end;
         size = strtol(colon + 1, &end, 10);
-        if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || size < 1 || size > SIZE_MOST)
-            return err_usage(e, "a queue is given as NAME or NAME:N with N from 1 to %d, not \"%s\"",
-                             SIZE_MOST, text);
+        if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || size < 1 ||
+            size > SIZE_MOST)
+            return err_usage(
+                e, "a queue is given as NAME or NAME:N with N from 1 to %d, not \"%s\"",
+                SIZE_MOST, text);
     }
     if (len == 0)
         return err_usage(e, "a queue needs a name: \"%s\"", text);

@@ -42,7 +42,8 @@ static int64_t read_int(const PGresult *res, int row, int col)
 }
 
 // A JSON array of strings. NULL: none.
-static const char *const *read_list(struct arena *a, const PGresult *res, int row, int col)
+static const char *const *read_list(struct arena *a, const PGresult *res, int row,
+                                    int col)
 {
     json_t *array = json_loads(PQgetvalue(res, row, col), 0, NULL);
     if (array == NULL)
@@ -93,7 +94,8 @@ struct registry *registry_parse(const PGresult *res, struct err *e)
     r->refs = 1;
     r->queues = arena_calloc(&r->arena, (size_t)rows + 1, sizeof r->queues[0]);
     r->commands = arena_calloc(&r->arena, (size_t)rows + 1, sizeof r->commands[0]);
-    r->installation_id = rows > 0 ? read_text(&r->arena, res, 0, COL_INSTALLATION_ID) : "";
+    r->installation_id =
+        rows > 0 ? read_text(&r->arena, res, 0, COL_INSTALLATION_ID) : "";
     for (int row = 0; row < rows; row++) {
         int id = (int)read_int(res, row, COL_QUEUE_ID);
         if (r->queue_count == 0 || r->queues[r->queue_count - 1].id != id)

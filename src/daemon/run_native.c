@@ -260,7 +260,8 @@ static void on_ready(evutil_socket_t fd, short what, void *arg)
 
 // ---------------------------------------------------------------------- kind
 
-const struct native_handler *native_find(const struct runtime *rt, const struct command *c)
+const struct native_handler *native_find(const struct runtime *rt,
+                                         const struct command *c)
 {
     const char *name = c->handler != NULL ? c->handler : c->name;
     for (size_t i = 0; i < rt->native_count; i++)
@@ -335,8 +336,9 @@ static void start_native(void *self, struct attempt *a)
     struct native *n = self;
     const struct native_handler *h = native_find(n->rt, a->command);
     if (h == NULL) {
-        attempt_end(a, &(struct attempt_result){.outcome = ATTEMPT_FAILED,
-                                                .error = "this worker has no such handler"});
+        attempt_end(a,
+                    &(struct attempt_result){.outcome = ATTEMPT_FAILED,
+                                             .error = "this worker has no such handler"});
         return;
     }
     struct pgkin_task *t = xcalloc(1, sizeof *t);

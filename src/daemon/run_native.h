@@ -20,6 +20,7 @@ extern const size_t native_builtin_count;
 
 // The function that runs the command: the caller's, else a built-in one. NULL:
 // this worker has none.
-const struct native_handler *native_find(const struct runtime *rt, const struct command *c);
+const struct native_handler *native_find(const struct runtime *rt,
+                                         const struct command *c);
 
 #endif

@@ -19,8 +19,10 @@ struct serve {
 static void reply(struct evhttp_request *req, int code, const char *text)
 {
     struct evbuffer *body = evbuffer_new();
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type", "text/plain");
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
+    evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type",
+                      "text/plain");
+    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control",
+                      "no-store");
     evbuffer_add_printf(body, "%s\n", text);
     evhttp_send_reply(req, code, NULL, body);
     evbuffer_free(body);
@@ -41,9 +43,9 @@ static void on_readyz(struct evhttp_request *req, void *arg)
         reply(req, HTTP_OK, "ready");
     else
         reply(req, HTTP_SERVUNAVAIL,
-              status.state != DAEMON_WORKING ? machine_state_name(daemon_machine(),
-                                                                  (int)status.state)
-                                             : "no connection to the database");
+              status.state != DAEMON_WORKING
+                  ? machine_state_name(daemon_machine(), (int)status.state)
+                  : "no connection to the database");
 }
 
 static void on_other(struct evhttp_request *req, void *arg)
@@ -60,7 +62,8 @@ static bool split_address(const char *address, char *host, size_t cap, int *port
     char *end = NULL;
     long n = colon != NULL ? strtol(colon + 1, &end, 10) : -1;
     size_t len = colon != NULL ? (size_t)(colon - address) : 0;
-    if (colon == NULL || colon[1] == '\0' || *end != '\0' || n < 0 || n > 65535 || len >= cap)
+    if (colon == NULL || colon[1] == '\0' || *end != '\0' || n < 0 || n > 65535 ||
+        len >= cap)
         return err_usage(e, "an address to listen on is ADDR:PORT, not \"%s\"", address);
     if (len >= 2 && address[0] == '[' && address[len - 1] == ']') {
         address++;

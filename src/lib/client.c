@@ -89,9 +89,8 @@ static int64_t enqueue(PGconn *conn, const char *command, const char *payload,
     conn_params_add_text(&p, o->order_key);
     conn_params_add_text(&p, o->context);
     conn_params_add_text(&p, o->headers);
-    PGresult *res =
-        PQexecParams(conn, sql->data, p.count, NULL, (const char *const *)p.values, p.lengths,
-                     p.formats, 0);
+    PGresult *res = PQexecParams(conn, sql->data, p.count, NULL,
+                                 (const char *const *)p.values, p.lengths, p.formats, 0);
     if (conn_result_check(res, e)) {
         if (PQntuples(res) == 1)
             id = strtoll(PQgetvalue(res, 0, 0), NULL, 10);

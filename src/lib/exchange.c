@@ -198,12 +198,9 @@ static const struct exchange_end plain_end = {.outcome = EXCHANGE_COMPLETED,
                                               .duration_ms = -1};
 
 static const char *const outcome_names[] = {
-    [EXCHANGE_COMPLETED] = "completed",
-    [EXCHANGE_FAILED] = "failed",
-    [EXCHANGE_CANCELED] = "canceled",
-    [EXCHANGE_RELEASED] = "released",
-    [EXCHANGE_FATAL] = "fatal",
-    [EXCHANGE_SNOOZED] = "snoozed",
+    [EXCHANGE_COMPLETED] = "completed", [EXCHANGE_FAILED] = "failed",
+    [EXCHANGE_CANCELED] = "canceled",   [EXCHANGE_RELEASED] = "released",
+    [EXCHANGE_FATAL] = "fatal",         [EXCHANGE_SNOOZED] = "snoozed",
 };
 
 void exchange_clear(struct exchange *x)
@@ -236,9 +233,8 @@ static size_t find_lease(struct exchange *x, const struct exchange_task *t)
         x->lease_cap = x->lease_cap == 0 ? LEASES_AT_A_GUESS : 2 * x->lease_cap;
         x->leases = xrealloc(x->leases, x->lease_cap * sizeof x->leases[0]);
     }
-    x->leases[x->lease_count] =
-        (struct exchange_lease){
-            .lease_id = t->lease_id, .size = t->lease_size, .duration_ms = -1};
+    x->leases[x->lease_count] = (struct exchange_lease){
+        .lease_id = t->lease_id, .size = t->lease_size, .duration_ms = -1};
     return x->lease_count++;
 }
 

@@ -114,9 +114,9 @@ void exchange_spoil(struct exchange *x, const char *error);
 
 struct exchange_call {
     const char *queue;
-    int want;          // how many tasks at most; 0: only end
-    int64_t worker_id; // of worker.register_worker(); 0: the leases expire
-    int pid;           // of this process, for people; 0: none
+    int want;             // how many tasks at most; 0: only end
+    int64_t worker_id;    // of worker.register_worker(); 0: the leases expire
+    int pid;              // of this process, for people; 0: none
     const int64_t *lanes; // the lines the caller can serve; NULL: all
     size_t lane_count;
 };

@@ -40,7 +40,8 @@ static char *copy(const char *s)
     return s != NULL ? xstrdup(s) : NULL;
 }
 
-pgkin_worker *pgkin_worker_new(const struct pgkin_worker_options *o, struct pgkin_error *out)
+pgkin_worker *pgkin_worker_new(const struct pgkin_worker_options *o,
+                               struct pgkin_error *out)
 {
     struct err e = ERR_INIT;
     pgkin_worker *w = xcalloc(1, sizeof *w);

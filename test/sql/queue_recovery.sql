@@ -126,7 +126,7 @@ select * from recovered;
 select task_ids, attempts, crashes, solo from waiting_line;
 select count(*) from queues.exchange('default', 3);
 
--- By the wall clock: a worker whose session is gone is given up after 1.5 s; the
+-- By the wall clock: a worker whose session is gone is given up after 1.2 s; the
 -- beats of one that lives are kept short.
 reset worker.fake_now;
 insert into worker.worker (name, backend_pid, backend_start, started_at)

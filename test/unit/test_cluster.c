@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/sdnotify.h"
 #include "embed/bindir.h"
 #include "embed/child.h"
 #include "embed/cluster.h"
@@ -30,7 +31,6 @@
 #include "embed/leftover.h"
 #include "embed/owner.h"
 #include "embed/place.h"
-#include "core/sdnotify.h"
 
 // A directory for each test, in *state.
 static int setup(void **state)

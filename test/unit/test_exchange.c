@@ -190,10 +190,10 @@ static void test_build_delays_and_lanes(void **state)
     struct exchange x = EXCHANGE_INIT;
     struct conn_params p = CONN_PARAMS_INIT;
     struct exchange_task t = task_of(1, 2, 10);
-    exchange_end_task(
-        &x, &t,
-        &(struct exchange_end){
-            .outcome = EXCHANGE_SNOOZED, .delay_ms = 1500, .duration_ms = -1});
+    exchange_end_task(&x, &t,
+                      &(struct exchange_end){.outcome = EXCHANGE_SNOOZED,
+                                             .delay_ms = 1500,
+                                             .duration_ms = -1});
     t.task_id = 11;
     exchange_end_task(
         &x, &t, &(struct exchange_end){.outcome = EXCHANGE_FATAL, .duration_ms = -1});
