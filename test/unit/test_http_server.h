@@ -270,10 +270,11 @@ static inline void tick(evutil_socket_t fd, short what, void *arg)
         struct event *ticker = loop_event_new(base, -1, EV_PERSIST, tick, NULL);         \
         loop_event_add(ticker, &(struct timeval){.tv_usec = 20000});                     \
         int64_t deadline_ms = loop_now_ms() + DEADLINE_MS;                               \
-        while (!(condition) && loop_now_ms() < deadline_ms)                              \
+        bool holds;                                                                      \
+        while (!(holds = (condition)) && loop_now_ms() < deadline_ms)                    \
             event_base_loop(base, EVLOOP_ONCE);                                          \
         loop_event_clear(&ticker);                                                       \
-        if (!(condition))                                                                \
+        if (!holds)                                                                      \
             fail_msg("in vain: %s", #condition);                                         \
     } while (0)
 
