@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/buf.h"
+#include "core/http_gate.h"
 #include "core/loop.h"
 #include "core/transfer.h"
 #include "pgkin.h"
@@ -23,7 +24,9 @@
 #define HEADER_MAX_BYTES  65536  // of ours, each
 
 struct http {
+    struct event_base *base;
     struct transfers *transfers;
+    struct http_gate *gate;
     char *user_agent;
     char *ca_file;
     int64_t connect_timeout_ms;
@@ -34,7 +37,7 @@ struct http_request {
     struct http *http;
     struct curl_slist *headers;         // all, for the first origin
     struct curl_slist *foreign_headers; // those that may go anywhere
-    char *origin;
+    char *origin;                       // of the first hop
     struct address_net *allow;
     size_t allow_count;
     int redirects;
@@ -44,6 +47,10 @@ struct http_request {
     void (*done)(const struct http_answer *answer, void *arg);
     void *arg;
     // Of the hop under way.
+    char *hop_origin;
+    struct http_gate_guest guest;
+    struct event *wait_timer; // at the gate
+    bool full_time;           // it may take as long as any other to connect
     struct buf body;
     size_t header_bytes;
     bool too_large;
@@ -74,6 +81,16 @@ static char *url_origin(const char *url)
     return origin;
 }
 
+// True when the host is a name, which has to be looked up.
+static bool has_name(const char *origin)
+{
+    const char *host = strstr(origin, "://") + 3;
+    struct sockaddr_storage sa;
+    char text[ADDRESS_TEXT_MAX];
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(host, ":"), host);
+    return host[0] != '[' && !address_parse(text, &sa);
+}
+
 // ------------------------------------------------------- callbacks of libcurl
 
 static bool is_refused(struct http_request *r, const struct sockaddr *sa)
@@ -92,6 +109,7 @@ static curl_socket_t open_socket(void *arg, curlsocktype purpose,
                                  struct curl_sockaddr *address)
 {
     struct http_request *r = arg;
+    http_gate_name_known(&r->guest);
     if (purpose != CURLSOCKTYPE_IPCXN || is_refused(r, &address->addr))
         return CURL_SOCKET_BAD;
     r->tried = true;
@@ -109,6 +127,7 @@ static int check_connection(void *arg, char *peer, char *local, int peer_port,
     struct http_request *r = arg;
     struct sockaddr_storage sa;
     char text[ADDRESS_TEXT_MAX];
+    http_gate_leave(&r->guest);
     snprintf(text, sizeof text, "%.*s", (int)strcspn(peer, "%"), peer);
     if (address_parse(text, &sa) && !is_refused(r, (const struct sockaddr *)&sa))
         return CURL_PREREQFUNC_OK;
@@ -143,12 +162,15 @@ static size_t take_header(char *data, size_t size, size_t count, void *arg)
 
 static void request_free(struct http_request *r)
 {
+    http_gate_leave(&r->guest);
+    loop_event_clear(&r->wait_timer);
     transfer_stop(&r->transfer);
     curl_easy_cleanup(r->transfer.easy);
     curl_slist_free_all(r->headers);
     curl_slist_free_all(r->foreign_headers);
     buf_clear(&r->body);
     free(r->origin);
+    free(r->hop_origin);
     free(r->allow);
     free(r);
 }
@@ -178,22 +200,43 @@ static void end_request(struct http_request *r, enum http_end end, const char *e
 }
 
 // libcurl's words, as ours begin.
-static void end_with_curl_error(struct http_request *r, CURLcode code)
+static void say_curl_error(const struct http_request *r, CURLcode code,
+                           char text[CURL_ERROR_SIZE])
 {
-    char text[CURL_ERROR_SIZE];
-    snprintf(text, sizeof text, "%s",
+    snprintf(text, CURL_ERROR_SIZE, "%s",
              r->curl_error[0] != '\0' ? r->curl_error : curl_easy_strerror(code));
     if (isupper((unsigned char)text[0]) && !isupper((unsigned char)text[1]))
         text[0] = (char)tolower((unsigned char)text[0]);
     size_t len = strlen(text);
     while (len > 0 && (isspace((unsigned char)text[len - 1]) || text[len - 1] == '.'))
         text[--len] = '\0';
-    end_request(r, code == CURLE_OPERATION_TIMEDOUT ? HTTP_TIMED_OUT : HTTP_FAILED, text);
+}
+
+static struct http_request *guest_request(struct http_gate_guest *guest)
+{
+    return (struct http_request *)(void *)((char *)guest -
+                                           offsetof(struct http_request, guest));
+}
+
+// Those who wait for the answer that this one could not get have theirs, too.
+static void end_with_curl_error(struct http_request *r, CURLcode code)
+{
+    enum http_end end = code == CURLE_OPERATION_TIMEDOUT ? HTTP_TIMED_OUT : HTTP_FAILED;
+    bool timed_out = end == HTTP_TIMED_OUT && r->full_time;
+    struct http_gate_list list = LIST_HEAD_INITIALIZER(list);
+    if (code == CURLE_COULDNT_RESOLVE_HOST || timed_out)
+        http_gate_take_waiting(&r->guest, &list);
+    char text[CURL_ERROR_SIZE];
+    say_curl_error(r, code, text);
+    end_request(r, end, text);
+    struct http_gate_guest *guest;
+    while ((guest = LIST_FIRST(&list)) != NULL)
+        end_request(guest_request(guest), end, text);
 }
 
 // ---------------------------------------------------------------------- hops
 
-static bool start_hop(struct http_request *r, struct err *e)
+static bool start_transfer(struct http_request *r, struct err *e)
 {
     int64_t left_ms = 0;
     if (r->deadline_ms != 0) {
@@ -201,13 +244,45 @@ static bool start_hop(struct http_request *r, struct err *e)
         if (left_ms < 1)
             left_ms = 1;
     }
+    r->full_time = left_ms == 0 || left_ms >= r->http->connect_timeout_ms;
     curl_easy_setopt(r->transfer.easy, CURLOPT_TIMEOUT_MS, (long)left_ms);
+    return transfer_start(r->http->transfers, &r->transfer, e);
+}
+
+static void on_gate_open(struct http_gate_guest *guest)
+{
+    struct http_request *r = guest_request(guest);
+    struct err e = ERR_INIT;
+    loop_event_clear(&r->wait_timer);
+    if (!start_transfer(r, &e))
+        end_request(r, HTTP_FAILED, e.msg);
+}
+
+static void on_wait_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    end_request(arg, HTTP_TIMED_OUT, "timed out while the name was looked up");
+}
+
+// Takes the origin.
+static bool start_hop(struct http_request *r, char *origin, struct err *e)
+{
+    free(r->hop_origin);
+    r->hop_origin = origin;
     buf_reset(&r->body);
     r->header_bytes = 0;
     r->tried = false;
     r->why[0] = '\0';
     r->curl_error[0] = '\0';
-    return transfer_start(r->http->transfers, &r->transfer, e);
+    http_gate_leave(&r->guest);
+    if (!has_name(origin) || http_gate_enter(r->http->gate, &r->guest, origin))
+        return start_transfer(r, e);
+    if (r->deadline_ms != 0) {
+        r->wait_timer = loop_event_new(r->http->base, -1, 0, on_wait_timer, r);
+        loop_timer_start(r->wait_timer, r->deadline_ms - loop_now_ms());
+    }
+    return true;
 }
 
 static bool is_redirect(long status)
@@ -252,7 +327,8 @@ static bool follow_redirect(struct http_request *r, long status, struct err *e)
             curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, NULL);
             curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L);
         }
-        ok = start_hop(r, e);
+        ok = start_hop(r, origin, e);
+        origin = NULL;
     }
     free(origin);
     free(url);
@@ -393,7 +469,7 @@ struct http_request *http_send(struct http *h, const struct http_spec *spec,
         goto bad;
     set_options(r);
     curl_easy_setopt(r->transfer.easy, CURLOPT_URL, spec->url);
-    if (!start_hop(r, e))
+    if (!start_hop(r, xstrdup(r->origin), e))
         goto bad;
     return r;
 bad:
@@ -421,7 +497,9 @@ struct http *http_new(struct event_base *base, const struct http_options *o,
     if (transfers == NULL)
         return NULL;
     struct http *h = xcalloc(1, sizeof *h);
+    h->base = base;
     h->transfers = transfers;
+    h->gate = http_gate_new(base, on_gate_open);
     h->user_agent =
         xstrdup(o->user_agent != NULL ? o->user_agent : "pgkin/" PGKIN_VERSION);
     h->ca_file = o->ca_file != NULL ? xstrdup(o->ca_file) : NULL;
@@ -433,6 +511,7 @@ void http_free(struct http *h)
 {
     if (h == NULL)
         return;
+    http_gate_free(h->gate);
     transfers_free(h->transfers);
     free(h->user_agent);
     free(h->ca_file);
