@@ -106,6 +106,7 @@ static bool run_work(int argc, char **argv, struct err *e)
             .exclusive = v.exclusive,
             .stop_when_idle = v.stop_when_idle,
             .poll_only = v.poll_only,
+            .leaves_process = true,
             .grace_ms = v.grace >= 0 ? v.grace * (int64_t)1000 : DAEMON_GRACE_MS,
             .listen = v.listen,
             .log = &common.log,
@@ -120,9 +121,6 @@ static bool run_work(int argc, char **argv, struct err *e)
         watch_signals(d);
         ok = daemon_run(d, e);
         sdnotify_send("STOPPING=1");
-        // Handlers that do not listen may still be running in threads.
-        if (!ok && e->code == ERR_FAILED)
-            d = NULL;
     }
     daemon_free(d);
     queue_options_clear(&queues);

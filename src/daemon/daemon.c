@@ -418,6 +418,7 @@ static bool open_daemon(struct daemon *d, struct err *e)
                              .log = d->log,
                              .conf = d->opt.conf,
                              .steps = open_steps,
+                             .leaves_process = d->opt.leaves_process,
                              .pid = (int)getpid()};
     kinds_init(d);
     if (d->opt.listen != NULL) {

@@ -90,6 +90,7 @@ struct runtime {
     struct conn *(*steps)(struct runtime *rt);
     int64_t worker_id; // of worker.register_worker(); may change after a loss
     int pid;
+    bool leaves_process; // after the worker: threads that do not end may be left
     const struct native_handler *natives; // the caller's, besides the built-in ones
     size_t native_count;
 };

@@ -10,6 +10,8 @@
 
 static const struct kind *const kinds[] = {
     &kind_native,
+    &kind_http,
+    &kind_exec,
 };
 
 void kinds_init(struct daemon *d)

@@ -290,14 +290,20 @@ static void *open_native(struct runtime *rt, struct err *e)
     return n;
 }
 
-// Waits for the handlers: a thread cannot be ended from outside.
+// Waits for the handlers: a thread cannot be ended from outside. Where the
+// process ends anyway, they are left to that.
 static void close_native(void *self)
 {
     struct native *n = self;
     pthread_mutex_lock(&n->lock);
+    bool busy = n->todo_count > 0;
     n->quit = true;
+    for (const struct lane *l = n->lanes; l != NULL; l = l->next)
+        busy = busy || l->running > 0;
     pthread_cond_broadcast(&n->work);
     pthread_mutex_unlock(&n->lock);
+    if (busy && n->rt->leaves_process)
+        return;
     for (size_t i = 0; i < n->thread_count; i++)
         pthread_join(n->threads[i], NULL);
     end_jobs(n);

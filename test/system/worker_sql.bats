@@ -7,6 +7,7 @@
 
 bats_require_minimum_version 1.5.0
 load ../lib/system
+load ../lib/page
 
 SCALE=${PGKIN_TEST_SCALE:-1}
 
@@ -456,18 +457,6 @@ END
 }
 
 # -------------------------------------------------------------- documentation
-
-# Runs the ```sql blocks of a page in order, in one session, and compares what
-# they print with the ```text block that follows one.
-check_page()
-{
-    awk '/^```sql$/ { on = 1; next } /^```text$/ { on = 2; next } /^```/ { on = 0; next }
-         on == 1 { print > (dir "/sql") } on == 2 { print > (dir "/text") }' \
-        dir="$BATS_TEST_TMPDIR" "$1"
-    psql -X -q -A -t -v ON_ERROR_STOP=1 -d "$URL" <"$BATS_TEST_TMPDIR/sql" 2>&1 |
-        grep -v '^$' >"$BATS_TEST_TMPDIR/out" || true
-    diff <(grep -v '^$' "$BATS_TEST_TMPDIR/text" | sed 's/ *$//') <(sed 's/ *$//' "$BATS_TEST_TMPDIR/out")
-}
 
 @test "docs/sql.md does what it says" {
     check_page "$BATS_TEST_DIRNAME/../../docs/sql.md"
