@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `pgkin start`: the first run. A PostgreSQL of our own with the schema in it,
-// in the foreground, until somebody stops it.
+// `pgkin start`: the first run. A PostgreSQL of our own with the schema in it and
+// a worker, in the foreground, until somebody stops it. Where a database is
+// given, that one is used instead.
+//
+// The worker has a thread of its own: it stops first, while the server is there.
 
+#include <errno.h>
 #include <event2/event.h>
 #include <libpq-fe.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/db.h"
@@ -15,6 +22,7 @@
 #include "core/conf.h"
 #include "core/loop.h"
 #include "core/sdnotify.h"
+#include "daemon/daemon.h"
 #include "embed/cluster.h"
 #include "lib/migrate.h"
 
@@ -23,6 +31,7 @@ extern const struct cli_command cmd_start;
 struct start_values {
     const char *data;
     const char *bindir;
+    const char *listen;
 };
 
 static const struct cli_option start_options[] = {
@@ -30,6 +39,8 @@ static const struct cli_option start_options[] = {
      "where the cluster is, or is made (PGKIN_DATA)"},
     {"bindir", 0, CLI_STRING, offsetof(struct start_values, bindir), "DIR",
      "where postgres and initdb are (PGKIN_BINDIR)"},
+    {"listen", 0, CLI_STRING, offsetof(struct start_values, listen), "ADDR:PORT",
+     "answer /healthz and /readyz there"},
     {0},
 };
 
@@ -38,9 +49,17 @@ static const struct cli_option start_options[] = {
 struct start {
     struct event_base *base;
     struct event *signals[SIGNAL_COUNT];
-    struct cluster *cluster;
+    struct cluster *cluster; // NULL: the database was given
+    struct buf conninfo;
     struct log *log;
     int stops; // how often we were asked to stop
+
+    struct daemon *daemon;
+    pthread_t thread;
+    int ended_fd; // an eventfd: the worker's thread says that it ends
+    struct event *ended;
+    bool worked;
+    struct err error; // of the worker
 };
 
 static void on_stop(evutil_socket_t signo, short what, void *arg)
@@ -49,6 +68,8 @@ static void on_stop(evutil_socket_t signo, short what, void *arg)
     (void)what;
     s->stops++;
     log_info(s->log, "stopping", LOG_S("signal", strsignal((int)signo)));
+    if (s->daemon != NULL)
+        daemon_stop(s->daemon);
     event_base_loopbreak(s->base);
 }
 
@@ -103,36 +124,23 @@ static bool is_in_a_hurry(void *arg)
     return s->stops > 1;
 }
 
-// A database that was named needs no cluster, and a worker for it is not a
-// part of this program yet: say so instead of starting something else.
+// Whether to run on the private cluster, or on a database that was given.
 static bool check_target(const struct start_values *v, const struct cli_common *common,
-                         struct err *e)
+                         bool *private, struct err *e)
 {
     bool flag = conf_get_source(common->conf, "database.url") == CONF_FROM_FLAG;
     if (v->data != NULL && flag)
         return err_usage(e, "--data and --database cannot be used together");
-    if (v->data != NULL || db_find_source(common->database) == DB_PRIVATE)
-        return true;
-    err_set(e, "a database is given (%s), and start runs only the private cluster",
-            flag                       ? "--database"
-            : common->database != NULL ? "DATABASE_URL"
-                                       : "PG* in the environment");
-    return err_hint(e,
-                    "install the schema there with: pgkin migrate; or choose the private "
-                    "cluster with: pgkin start --data DIR");
+    *private = v->data != NULL || db_find_source(common->database) == DB_PRIVATE;
+    return true;
 }
 
 static bool install_schema(struct start *s, int *server_version, struct err *e)
 {
     struct migrate_options opt = {0};
     struct migrate_report rep = MIGRATE_REPORT_INIT;
-    struct buf info = BUF_INIT;
-    PGconn *conn = NULL;
-    bool ok = cluster_conninfo(cluster_dir(s->cluster), &info, e);
-    if (ok) {
-        conn = db_open(info.data, e);
-        ok = conn != NULL;
-    }
+    PGconn *conn = db_open(buf_str(&s->conninfo), e);
+    bool ok = conn != NULL;
     if (ok) {
         *server_version = PQserverVersion(conn);
         ok = migrate_run(conn, &opt, &rep, e);
@@ -145,7 +153,6 @@ static bool install_schema(struct start *s, int *server_version, struct err *e)
     if (conn != NULL)
         PQfinish(conn);
     migrate_report_clear(&rep);
-    buf_clear(&info);
     return ok || err_wrap(e, "cannot install the schema");
 }
 
@@ -193,39 +200,130 @@ static bool print_welcome(struct start *s, bool chosen, int server_version, stru
     return ok;
 }
 
+// -------------------------------------------------------------------- worker
+
+static void *run_daemon(void *arg)
+{
+    struct start *s = arg;
+    uint64_t one = 1;
+    s->worked = daemon_run(s->daemon, &s->error);
+    ssize_t n = write(s->ended_fd, &one, sizeof one);
+    (void)n;
+    return NULL;
+}
+
+static void on_ended(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct start *s = arg;
+    event_base_loopbreak(s->base);
+}
+
+static bool start_worker(struct start *s, const struct start_values *v,
+                         const struct cli_common *common, struct err *e)
+{
+    const struct daemon_options o = {
+        .conninfo = buf_str(&s->conninfo),
+        .grace_ms = DAEMON_GRACE_MS,
+        .leaves_process = true,
+        .listen = v->listen,
+        .log = &common->log,
+        .conf = common->conf,
+    };
+    s->daemon = daemon_new(&o, e);
+    if (s->daemon == NULL)
+        return false;
+    s->ended_fd = eventfd(0, EFD_CLOEXEC);
+    if (s->ended_fd < 0)
+        return err_errno(e, errno, "cannot make an eventfd");
+    s->ended = loop_event_new(s->base, s->ended_fd, EV_READ, on_ended, s);
+    loop_event_add(s->ended, NULL);
+    int code = pthread_create(&s->thread, NULL, run_daemon, s);
+    if (code == 0)
+        return true;
+    loop_event_clear(&s->ended);
+    close(s->ended_fd);
+    return err_errno(e, code, "cannot start a thread");
+}
+
+// Waits for the worker; signals that come meanwhile hurry it.
+static bool stop_worker(struct start *s, struct err *e)
+{
+    struct daemon_status status;
+    if (s->ended == NULL)
+        return true;
+    if (s->stops == 0)
+        daemon_stop(s->daemon);
+    daemon_get_status(s->daemon, &status);
+    while (status.state != DAEMON_STOPPED) {
+        event_base_loop(s->base, EVLOOP_ONCE);
+        daemon_get_status(s->daemon, &status);
+    }
+    pthread_join(s->thread, NULL);
+    loop_event_clear(&s->ended);
+    close(s->ended_fd);
+    *e = s->error;
+    return s->worked;
+}
+
+// ----------------------------------------------------------------------- run
+
 static bool run_until_stopped(struct start *s, struct err *e)
 {
-    while (s->stops == 0) {
-        if (!cluster_check(s->cluster, e))
+    struct daemon_status status = {0};
+    while (s->stops == 0 && status.state != DAEMON_STOPPED) {
+        if (s->cluster != NULL && !cluster_check(s->cluster, e))
             return err_wrap(e, "the private cluster has ended");
         event_base_dispatch(s->base);
+        daemon_get_status(s->daemon, &status);
     }
     return true;
 }
 
-// True also when asked to stop before it was up: that is no failure.
-static bool run_cluster(struct start *s, const struct cluster_options *opt, bool chosen,
-                        struct err *e)
+static bool run_on_database(struct start *s, const struct start_values *v,
+                            const struct cli_common *common, struct err *e)
 {
     int server_version = 0;
+    struct err bad = ERR_INIT;
+    if (!install_schema(s, &server_version, e) ||
+        (s->cluster != NULL && !print_welcome(s, v->data != NULL, server_version, e)) ||
+        !start_worker(s, v, common, e))
+        return false;
+    sdnotify_send("READY=1\nSTATUS=running");
+    bool ok = run_until_stopped(s, e);
+    sdnotify_send("STOPPING=1");
+    bool stopped = stop_worker(s, &bad);
+    if (ok && !stopped)
+        *e = bad;
+    return ok && stopped;
+}
+
+// True also when asked to stop before it was up: that is no failure.
+static bool run_cluster(struct start *s, const struct cluster_options *opt,
+                        const struct start_values *v, const struct cli_common *common,
+                        struct err *e)
+{
+    struct err bad = ERR_INIT;
     s->cluster = cluster_open(opt, e);
     if (s->cluster == NULL)
         return false;
-    if (!cluster_start(s->cluster, e))
-        goto failed;
-    if (!install_schema(s, &server_version, e) ||
-        !print_welcome(s, chosen, server_version, e))
-        goto failed;
-    sdnotify_send("READY=1\nSTATUS=running");
-    if (!run_until_stopped(s, e))
+    bool ok = cluster_start(s->cluster, e) &&
+              cluster_conninfo(cluster_dir(s->cluster), &s->conninfo, e) &&
+              run_on_database(s, v, common, e);
+    if (!ok && s->daemon == NULL) {
+        if (!is_interrupted(s))
+            return false;
+        err_clear(e);
+        return true;
+    }
+    if (!ok && s->stops == 0)
         return false;
-    sdnotify_send("STOPPING=1");
-    return cluster_stop(s->cluster, is_in_a_hurry, s, e);
-failed:
-    if (!is_interrupted(s))
-        return false;
-    err_clear(e);
-    return true;
+    // What the worker left unfinished is the news, if any.
+    bool stopped = cluster_stop(s->cluster, is_in_a_hurry, s, &bad);
+    if (ok && !stopped)
+        *e = bad;
+    return ok && stopped;
 }
 
 static bool run_start(int argc, char **argv, struct err *e)
@@ -246,9 +344,16 @@ static bool run_start(int argc, char **argv, struct err *e)
         .interrupted = is_interrupted,
         .interrupted_arg = &s,
     };
-    bool ok = check_target(&v, &common, e) && watch_signals(&s, e) &&
-              run_cluster(&s, &opt, v.data != NULL, e);
+    bool private = false;
+    bool ok = check_target(&v, &common, &private, e) && watch_signals(&s, e);
+    if (ok && private)
+        ok = run_cluster(&s, &opt, &v, &common, e);
+    else if (ok)
+        ok = db_conninfo_in(common.database, common.data_dir, &s.conninfo, e) &&
+             run_on_database(&s, &v, &common, e);
+    daemon_free(s.daemon);
     cluster_free(s.cluster);
+    buf_clear(&s.conninfo);
     for (size_t i = 0; i < SIGNAL_COUNT; i++)
         loop_event_clear(&s.signals[i]);
     if (s.base != NULL)
@@ -259,8 +364,8 @@ static bool run_start(int argc, char **argv, struct err *e)
 
 const struct cli_command cmd_start = {
     .name = "start",
-    .args = "[--data DIR] [--bindir DIR]",
-    .summary = "run a private PostgreSQL with the schema in it",
+    .args = "[--data DIR] [--bindir DIR] [--listen ADDR:PORT]",
+    .summary = "run a private PostgreSQL with the schema in it, and a worker",
     .help =
         "Makes the cluster when there is none, brings its schema up to date and stays "
         "in\n"

@@ -117,6 +117,16 @@ static bool carrier_is_free(const struct carrier *c)
     return !c->busy && !event_pending(c->rest, EV_TIMEOUT, NULL);
 }
 
+// The second connection is only for those who can use it: tasks that take longer
+// than an exchange do not wait for one.
+static bool is_quick(const struct daemon *d)
+{
+    for (size_t i = 0; i < d->queue_count; i++)
+        if (d->queues[i]->mean_us > 0 && d->queues[i]->mean_us < FLUSH_MS * 1000)
+            return true;
+    return false;
+}
+
 void pump_go_on(struct daemon *d)
 {
     struct pump *p = &d->pump;
@@ -127,9 +137,8 @@ void pump_go_on(struct daemon *d)
         if (!carrier_is_free(c))
             continue;
         if (conn_get_state(c->conn) == CONN_CLOSED) {
-            // The second connection, only for those who can use it.
             struct err e = ERR_INIT;
-            if (!p->full || !conn_open(c->conn, &e))
+            if (!p->full || !is_quick(d) || !conn_open(c->conn, &e))
                 continue;
         }
         if (!send_next(d, c))

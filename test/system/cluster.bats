@@ -589,14 +589,34 @@ one_is_gone()
     [ "$("$PGKIN" psql -d "$PGKIN_TEST_URL" -X -A -t -v n=5 <<<'select :n + 1')" = 6 ]
 }
 
-@test "start with a database given is refused, --data overrides the environment" {
-    DATABASE_URL=$PGKIN_TEST_URL fails 1 "$PGKIN" start
-    [[ $output == *"a database is given (DATABASE_URL)"*"hint: "*"pgkin migrate"* ]]
+@test "start with a database given uses that one, --data overrides the environment" {
+    local url
+    url=$(new_database)
+    DATABASE_URL=$url in_background "$DIR.given" "$PGKIN" start
+    wait_until 20 grep -q 'worker started' "$DIR.given"
+    [ "$(sql "$url" "select count(*) from worker.worker where stopped_at is null")" = 1 ]
+    kill -TERM "$background_pid"
+    wait "$background_pid"
+    [ "$(sql "$url" "select count(*) from worker.worker where stopped_at is null")" = 0 ]
     PGHOST=/nowhere fails 1 "$PGKIN" start
-    [[ $output == *"a database is given (PG* in the environment)"* ]]
     fails 2 "$PGKIN" start --data "$DIR" -d "$PGKIN_TEST_URL"
     copy
     DATABASE_URL=$PGKIN_TEST_URL PGHOSTADDR=127.0.0.1 PGPORT=1 PGUSER=x start "$DIR"
+    stop "$DIR"
+}
+
+@test "start runs tasks, and Ctrl-C lets them finish" {
+    copy
+    start "$DIR"
+    query "create schema app; create table app.ran (n int)"
+    query "create procedure app.slow(payload jsonb) language sql as 'select pg_sleep(0.5); insert into app.ran values (1)'"
+    query "select worker.register_command('slow', 'default', 'app.slow')"
+    query "select worker.enqueue('slow')"
+    busy() { [ "$(query "select state from worker.tasks")" != pending ]; }
+    wait_until 10 busy
+    stop "$DIR"
+    start "$DIR"
+    [ "$(query "select count(*) from app.ran")" = 1 ]
     stop "$DIR"
 }
 
