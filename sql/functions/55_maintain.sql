@@ -55,6 +55,7 @@ begin
     perform queues.prune_ledger(v_queue_id);
   end loop;
   v_recovered := v_recovered + worker.reset_abandoned_processing_tasks();
+  perform queues.resume_due(v_now);
   perform queues.check_parents();
   v_parents := queues.rescue_parents();
   delete from worker.heartbeat where ctid = any(array(
