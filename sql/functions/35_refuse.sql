@@ -52,6 +52,8 @@ begin
      where s.reason is not null or not s.lane = any(p_lanes)
      group by s.lease_id
   loop
+    -- Waits for no parent: it holds rows that others may be waiting for.
+    perform set_config('worker.kin_locked', 'on', true);
     perform queues.finish_tasks(v_group.lease_id, p_now, null, v_group.ids, v_group.outcomes,
                                 v_group.reasons, null, null);
     v_refused := v_refused || v_group.ids;

@@ -197,7 +197,7 @@ end
 $$;
 
 -- Cancels one task. Without p_running only if it has not begun, or waits for its
--- next attempt.
+-- next attempt; and then whether its parent may end is left to check_parents.
 create or replace function queues.cancel_task(p_task queues.task, p_reason text,
                                               p_now timestamptz, p_running boolean)
 returns boolean
@@ -221,8 +221,10 @@ begin
       perform queues.drop_keys(array[p_task.task_id]);
       perform queues.cancel_children(p_task.task_id, p_now, 'the parent task was canceled');
       perform queues.note_ended(array[p_task.task_id]);
-      if p_task.parent_id is not null then
+      if p_task.parent_id is not null and p_running then
         perform queues.settle_parents(array[p_task.parent_id]);
+      elsif p_task.parent_id is not null then
+        insert into queues.parent_check (parent_id) values (p_task.parent_id);
       end if;
       return true;
     end if;

@@ -3,7 +3,10 @@
 -- A walk over what is pending in a queue: first queues.timer, then queues.ready,
 -- because that is the way tasks move; so what moves meanwhile is met later. The
 -- rows of a page are locked without waiting, and deleted in the next statement,
--- as a claim does. What somebody holds is then canceled one by one, which waits.
+-- as a claim does. What somebody holds is then canceled one by one, which waits:
+-- so nothing is held here that such a one could be waiting for. Only one walks at
+-- a time, keys are locked before the rows that they belong to, and whether a
+-- parent may end is decided after the walk.
 
 -- Cancels what fits on the next page of p_rows rows. p_from: where the walk is,
 -- null at first and after the last page. p_last_id: tasks beyond it came later.
@@ -18,25 +21,29 @@ declare
   v_now timestamptz := worker.now();
   v_table text := coalesce(p_from ->> 'at', 'timer');
   v_page record;
+  v_keys bigint[];
   v_locked tid[];
   v_gone record;
   v_id bigint;
 begin
+  perform pg_advisory_xact_lock(8104790479406628864);
   if v_table = 'timer' then
     select array_agg(s.ctid) as places, count(*) as n,
+           array_agg(s.first_id) filter (where s.keyed) as keyed,
            (array_agg(to_jsonb(s) - 'ctid' order by s.run_at desc, s.first_id desc))[1] as last
       into v_page
-      from (select t.ctid, t.run_at, t.first_id from queues.timer t
+      from (select t.ctid, t.run_at, t.first_id, t.keyed from queues.timer t
              where t.queue_id = p_queue_id
                and (t.run_at, t.first_id) > (coalesce((p_from ->> 'run_at')::timestamptz, '-infinity'),
                                              coalesce((p_from ->> 'first_id')::bigint, c_least))
              order by t.run_at, t.first_id limit p_rows) s;
   else
     select array_agg(s.ctid) as places, count(*) as n,
+           array_agg(s.first_id) filter (where s.keyed) as keyed,
            (array_agg(to_jsonb(s) - 'ctid' order by s.generation desc, s.lane desc,
                       s.priority desc, s.run_at desc, s.first_id desc))[1] as last
       into v_page
-      from (select r.ctid, r.generation, r.lane, r.priority, r.run_at, r.first_id
+      from (select r.ctid, r.generation, r.lane, r.priority, r.run_at, r.first_id, r.keyed
               from queues.ready r
              where r.queue_id = p_queue_id
                and (r.generation, r.lane, r.priority, r.run_at, r.first_id) >
@@ -54,14 +61,14 @@ begin
     return;
   end if;
 
+  v_keys := array(select k.task_id from queues.pending_key k
+                   where k.task_id = any(v_page.keyed) for update skip locked);
   execute format('
-    with locked as materialized (
-      select r.ctid, r.keyed, r.first_id from queues.%I r
-       where r.ctid = any($1) for update skip locked)
-    select array_agg(l.ctid) from locked l
-     where not l.keyed or exists (select from queues.pending_key k
-                                   where k.task_id = l.first_id for update skip locked)',
-    v_table) into v_locked using v_page.places;
+    select array_agg(l.ctid)
+      from (select r.ctid from queues.%I r
+             where r.ctid = any($1) and (not r.keyed or r.first_id = any($2))
+               for update skip locked) l', v_table)
+    into v_locked using v_page.places, v_keys;
   execute format('
     with judged as materialized (
       select r.ctid as place, r.attempts, r.parent_id, u.id, u.i, r.ctid = any($2) as ours,
@@ -102,9 +109,7 @@ begin
       end loop;
     end if;
     perform queues.note_ended(v_gone.ids);
-    if v_gone.parent_ids is not null then
-      perform queues.settle_parents(v_gone.parent_ids);
-    end if;
+    insert into queues.parent_check (parent_id) select unnest(v_gone.parent_ids);
   end if;
   for v_id in select unnest(v_gone.held) loop
     canceled := canceled + (
@@ -176,6 +181,7 @@ begin
     v_from := v_page.p_from;
     exit when v_from is null;
   end loop;
+  perform worker.check_parents();
   return v_canceled;
 end
 $$;
@@ -200,6 +206,8 @@ begin
     v_page := worker.cancel_page(p_queue, p_command, p_before, v_last_id, 100, v_from);
     p_canceled := p_canceled + v_page.canceled;
     v_from := v_page.p_from;
+    commit;
+    perform worker.check_parents();
     commit;
     exit when v_from is null;
   end loop;

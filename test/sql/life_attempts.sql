@@ -137,6 +137,7 @@ select worker.enqueue('run', '{"how": "snooze", "until": "2030-01-01 13:03:00+00
 call worker.process_tasks(p_queue => 'q');
 select state, attempt, error from worker.tasks where id = :run;
 select due_in, failures from app.pending;
+select worker.explain_task(:run);
 set worker.fake_now = '2030-01-01 13:01:30+00';
 call worker.process_tasks(p_queue => 'q');
 set worker.fake_now = '2030-01-01 13:03:00+00';
