@@ -27,17 +27,20 @@ returns bigint[]
 language plpgsql
 as $$
 declare
+  v_leases bigint[] := p_lease_ids[1:1];
   v_refused bigint[];
   v_group record;
 begin
+  if p_lease_ids[1] <> p_lease_ids[cardinality(p_lease_ids)] then
+    v_leases := array(select distinct unnest(p_lease_ids));
+  end if;
   if not (p_lanes is not null and exists (select from worker.command_registry c where c.moved))
      and not exists (
        select from queues.lease l cross join lateral unnest(l.parent_ids) p(id)
-        where (l.lease_id = p_lease_ids[1]
-               or (p_lease_ids[1] <> p_lease_ids[cardinality(p_lease_ids)]
-                   and l.lease_id = any(p_lease_ids)))
-          and (exists (select from queues.cancel_request r where r.task_id = p.id)
-               or exists (select from queues.task_completed c where c.task_id = p.id))) then
+        where l.lease_id = any(v_leases)
+          -- Not as EXISTS, which could be hashed: that would read the whole history.
+          and coalesce((select true from queues.cancel_request r where r.task_id = p.id),
+                       (select true from queues.task_completed c where c.task_id = p.id))) then
     return null;
   end if;
   for v_group in

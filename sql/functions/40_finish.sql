@@ -150,8 +150,8 @@ begin
            coalesce(u.outcome, 'completed')::queues.task_state, u.duration, p_pid,
            coalesce(p_lease.attempts[array_position(p_lease.task_ids, u.task_id)], 0) + 1,
            u.result, case when u.outcome = 'canceled' then
-             coalesce(u.error, (select r.reason from queues.cancel_request r
-                                 where r.task_id = u.task_id)) end
+             coalesce((select r.reason from queues.cancel_request r where r.task_id = u.task_id),
+                      nullif(u.error, '')) end
       from unnest(p_ids, p_outcomes, p_results, p_durations, p_errors)
              u(task_id, outcome, result, duration, error)
      where coalesce(u.outcome, 'completed') in ('completed', 'canceled')

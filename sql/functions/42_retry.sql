@@ -136,7 +136,8 @@ begin
               v_end.reason)
       on conflict do nothing;
   end if;
-  perform queues.put_ready(v_task.queue_id, v_lane, v_task.priority, v_now, v_now,
+  perform queues.put_ready(v_task.queue_id, v_lane, v_task.priority,
+                           greatest(v_task.scheduled_at, v_now), v_now,
                            array[p_task_id], v_task.parent_id,
                            least(v_end.attempt, 32766)::smallint,
                            p_keyed => queues.regain_key(p_task_id),

@@ -277,7 +277,8 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  -- No lease of a worker is open below it: dead rows are not walked over.
+  -- No lease of a worker is open below it: dead rows are not walked over. For
+  -- that the worker is asked for in a way that its own index cannot serve.
   v_floor bigint := coalesce(pg_sequence_last_value('queues.lease_floor'), 0);
   v_own boolean := exists (select from queues.cancel_request);
 begin
@@ -288,14 +289,18 @@ begin
              cross join lateral unnest(queues.unfinished(l)) u(task_id)
              cross join lateral (select k.parent_id from queues.task k
                                   where k.task_id = u.task_id offset 0) t
-             where o.lease_id >= v_floor and o.worker_id = p_worker_id and o.backend_pid is null
+             where o.lease_id >= v_floor and o.worker_id + 0 = p_worker_id
+               and o.backend_pid is null
                and ((v_own and exists (select from queues.cancel_request r
                                         where r.task_id = any(l.task_ids)))
-                    or exists (select from unnest(l.parent_ids) p(id)
-                                where exists (select from queues.cancel_request r
-                                               where r.task_id = p.id)
-                                   or exists (select from queues.task_completed c
-                                               where c.task_id = p.id)))) s
+                    -- Not as EXISTS, which could be hashed: that would read the whole
+                    -- history.
+                    or (l.parent_ids is not null and exists (
+                          select from unnest(l.parent_ids) p(id)
+                           where coalesce(
+                             (select true from queues.cancel_request r where r.task_id = p.id),
+                             (select true from queues.task_completed c where c.task_id = p.id)))))
+             ) s
      where s.reason is not null
      order by s.lease_id, s.task_id;
 end

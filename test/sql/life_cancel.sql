@@ -102,6 +102,18 @@ select task = :next as next from app.claim(:w2);
 select tag, state, error from app.tree where tag ~ '^(V|next)';
 select queues.exchange('f', 0, p_done => array(select lease_id from queues.lease_open));
 
+-- nor by hand
+select worker.enqueue('email', '{"tag": "D"}') as d \gset
+select worker.spawn_task('email', '{"tag": "D1"}', :d) as d1 \gset
+create temp table hidden2 as select * from queues.ready where parent_id = :d;
+delete from queues.ready where parent_id = :d;
+select worker.cancel(:d);
+insert into queues.ready select * from hidden2;
+select worker.enqueue('email', '{"tag": "D2"}') as d2 \gset
+select task_id = :d2 as next from queues.dequeue_next_available_task();
+select tag, state, error from app.tree where tag ~ '^D';
+select queues.complete_task(:d2);
+
 -- A command that has become SQL: what was enqueued before is handed on.
 select worker.enqueue('far', '{"tag": "moved"}') as moved \gset
 select worker.register_command('far', 'f', 'app.handle');

@@ -63,6 +63,12 @@ select worker.enqueue('run', '{"tag": "twin"}', p_dedup_key => 'k') as twin \gse
 select worker.retry(:d);
 select worker.drain();
 select tag, state from app.tree where id in (:d, :twin);
+-- not before its time
+select worker.enqueue('run', '{"tag": "future"}', p_scheduled_at => worker.now() + interval '1 hour') as future \gset
+select worker.cancel(:future), worker.retry(:future);
+select worker.drain();
+select run_at - worker.now() as due_in from queues.timer;
+select worker.cancel(:future);
 -- running: asked to stop, ended, put back
 select worker.enqueue('far', '{"tag": "e"}') as e \gset
 select lease_id as l from queues.exchange('f', 1) \gset
