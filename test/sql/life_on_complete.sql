@@ -48,6 +48,12 @@ select worker.cancel(:s, 'never mind');
 select worker.enqueue('run') is not null;
 select worker.cancel_all('q');
 select * from app.told();
+-- Those that follow came after the call: they are not canceled with the others.
+select worker.register_command('same', 'h', 'app.handle', p_on_complete => 'hear');
+select count(*) from worker.enqueue_many('same', array_fill('{}'::jsonb, '{150}'));
+select worker.cancel_all('h');
+select count(*) as pending from worker.tasks where command = 'hear' and state = 'pending';
+select kind, count(*) from app.told() group by 1;
 -- In a group.
 select count(worker.enqueue('group', case i when 2 then '{"how": "fail"}' else '{}' end::jsonb)) from generate_series(1, 5) i;
 call worker.process_tasks(p_queue => 'q');
