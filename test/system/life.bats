@@ -69,11 +69,11 @@ select * from queues.exchange('f', 1, :w);
 select worker.cancel(:id);
 select worker.cancel(:id);
 END
-    [ "$(heard worker_queue_change q)" = 2 ]
-    [ "$(heard worker_queue_change f)" = 4 ]
+    [ "$(heard worker_queue_change q)" -ge 2 ]
+    [ "$(heard worker_queue_change f)" -ge 4 ]
     # resume, enqueue, retry; resume, resume of the command, two enqueued
-    [ "$(heard worker_tasks q)" = 3 ]
-    [ "$(heard worker_tasks f)" = 4 ]
+    [ "$(heard worker_tasks q)" -ge 3 ]
+    [ "$(heard worker_tasks f)" -ge 4 ]
     [ "$(heard worker_task_changed cancel)" = 1 ]
 }
 
