@@ -49,18 +49,20 @@ begin
 end
 $$;
 
--- Where the present attempt of a task begins: children from before that belong
--- to attempts that have been answered for. By time, and since a worker.retry by
--- number, because that may happen in the moment of the end.
-create or replace function queues.attempt_since(
-  p_task_id bigint, out since timestamptz, out after_id bigint)
+-- Was this child spawned in an attempt of its parent that is over and has been
+-- answered for? One that was given to the parent before, or between attempts,
+-- stays with it. After worker.retry by number, because that may happen in the
+-- very moment of the end.
+create or replace function queues.of_past_attempt(p_child queues.task) returns boolean
 language plpgsql
 as $$
 begin
-  select coalesce(max(e.ended_at), '-infinity') into since from queues.attempt_end e
-   where e.task_id = p_task_id and e.outcome in ('failed', 'lost', 'snoozed');
-  select coalesce(max(p.last_task_id), 0) into after_id from queues.past_end p
-   where p.task_id = p_task_id;
+  return exists (select from queues.past_end p
+                  where p.task_id = p_child.parent_id and p.last_task_id >= p_child.task_id)
+      or exists (select from queues.attempt_end e join queues.lease l using (lease_id)
+                  where e.task_id = p_child.parent_id
+                    and e.outcome in ('failed', 'lost', 'snoozed')
+                    and p_child.enqueued_at between l.leased_at and e.ended_at);
 end
 $$;
 
@@ -71,15 +73,13 @@ language plpgsql
 as $$
 declare
   v_parent queues.task;
-  v_since record;
   v_held boolean := false;
 begin
   select * into v_parent from queues.task t where t.task_id = p_task.parent_id;
   loop
-    v_since := queues.attempt_since(v_parent.task_id);
     if queues.stop_reason(v_parent.task_id, v_parent.parent_id) is not null
        or exists (select from queues.task_completed c where c.task_id = v_parent.task_id)
-       or p_task.task_id <= v_since.after_id or p_task.enqueued_at <= v_since.since then
+       or queues.of_past_attempt(p_task) then
       return false;
     end if;
     exit when v_held;

@@ -104,13 +104,10 @@ set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
-declare
-  v_now record := queues.attempt_since(p_task_id);
 begin
   return exists (
     select from queues.task c join queues.task_completed d on d.task_id = c.task_id
-     where c.parent_id = p_task_id and d.state = 'failed'
-       and c.task_id > v_now.after_id and c.enqueued_at > v_now.since);
+     where c.parent_id = p_task_id and d.state = 'failed' and not queues.of_past_attempt(c));
 end
 $$;
 

@@ -200,3 +200,13 @@ set worker.fake_now = '2030-01-01 13:07:04+00';
 select task, attempt from app.end('completed');
 select worker.drain('f');
 select state, attempt from worker.tasks where id = :far;
+-- What was given to the parent before is held against it whenever it fails.
+set worker.fake_now = '2030-01-01 13:08:00+00';
+select worker.enqueue('far') as far \gset
+select worker.spawn_task('kid', '{"how": "fail"}', :far) is not null as spawned;
+set worker.fake_now = '2030-01-01 13:08:01+00';
+select task, attempt from app.end('failed', 1);
+select worker.drain('f');
+set worker.fake_now = '2030-01-01 13:08:02+00';
+select task, attempt from app.end('completed');
+select state, attempt, error from worker.tasks where id = :far;
