@@ -105,7 +105,7 @@ begin
   v_alone := cardinality(v_lease.task_ids) = 1 and p_outcome = 'lost';
   for v_task in
     select t.*, c.max_leases, c.lane + (t.parent_id is not null)::integer as now_lane,
-           coalesce(v_lease.attempts[u.i], 0::smallint) + 1 as attempts,
+           least(coalesce(v_lease.attempts[u.i], 0) + 1, 32766) as attempts,
            coalesce(v_lease.failures[u.i], 0::smallint) as failures,
            coalesce(v_lease.crashes[u.i], 0::smallint)
              + case when v_alone then 1 else 0 end as crashes
@@ -129,6 +129,10 @@ begin
                                 format('lost with its worker %s times', v_task.crashes));
     else
       v_ended := false;
+      if p_outcome = 'lost' then
+        perform queues.cancel_children(v_task.task_id, p_now, 'the parent task is run again',
+                                       v_lease.leased_at);
+      end if;
       perform queues.put_ready(v_task.queue_id, v_task.now_lane, v_task.priority,
                                v_task.scheduled_at, p_now, array[v_task.task_id],
                                v_task.parent_id, v_task.attempts::smallint,

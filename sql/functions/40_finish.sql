@@ -20,10 +20,12 @@ begin
 end
 $$;
 
--- The end of one task that was asked to stop and did not succeed. Internal.
+-- The end of one task that was asked to stop, or must not go on for another
+-- reason, and did not succeed. Internal.
 create or replace function queues.end_canceled(
   p_task_id bigint, p_lease_id bigint, p_queue_id integer, p_attempt smallint,
-  p_now timestamptz, p_duration real default null, p_pid integer default null)
+  p_now timestamptz, p_duration real default null, p_pid integer default null,
+  p_reason text default null)
 returns void
 language plpgsql
 as $$
@@ -31,28 +33,11 @@ begin
   insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
                                      duration_ms, worker_pid, attempt, reason)
     values (p_task_id, p_now, p_lease_id, p_queue_id, 'canceled', p_duration, p_pid, p_attempt,
-            (select r.reason from queues.cancel_request r where r.task_id = p_task_id));
+            coalesce((select r.reason from queues.cancel_request r where r.task_id = p_task_id),
+                     nullif(p_reason, '')));
   delete from queues.cancel_request r where r.task_id = p_task_id;
   perform queues.cancel_children(p_task_id, p_now, 'the parent task was canceled');
   perform queues.note_ended(array[p_task_id]);
-end
-$$;
-
--- When to try again, or null when that was the last attempt.
-create or replace function queues.retry_at(p_command worker.command_registry,
-                                           p_failures integer, p_now timestamptz)
-returns timestamptz
-language plpgsql
-as $$
-begin
-  if p_failures >= coalesce(p_command.max_attempts, 1) then
-    return null;
-  end if;
-  -- In seconds: an interval overflows long before a number does.
-  return p_now + make_interval(secs => least(
-    extract(epoch from p_command.backoff_initial)
-      * power(p_command.backoff_base, least(p_failures - 1, 60)),
-    extract(epoch from p_command.backoff_max)) * (0.5 + random()));
 end
 $$;
 
@@ -119,10 +104,17 @@ $$;
 
 -- Ends tasks of a lease that the caller has locked and whose ids it has
 -- checked. Arrays are parallel to p_ids or null: all completed, no error, no
--- result. Outcomes: completed, failed, canceled, released.
+-- result. Outcomes:
+--   completed  and if it has unfinished children, it waits for them
+--   failed     tried again as its command says, or after the delay (seconds)
+--   fatal      failed for good
+--   snoozed    put off for the delay, 60 s without one; no failure
+--   canceled   stopped because it was asked to
+--   released   handed back as if it had not been handed out
 create or replace function queues.end_tasks(
   p_lease queues.lease, p_top boolean, p_now timestamptz, p_pid integer, p_ids bigint[],
-  p_outcomes text[], p_errors text[], p_results jsonb[], p_durations real[])
+  p_outcomes text[], p_errors text[], p_results jsonb[], p_durations real[],
+  p_delays real[] default null)
 returns void
 language plpgsql
 as $$
@@ -130,6 +122,7 @@ declare
   v_parents bigint[];
   v_task record;
   v_run_at timestamptz;
+  v_stop text;
 begin
   -- Those with unfinished children wait. Locked first, looked at after: a child
   -- that ends at this moment either is seen, or sees the parent waiting.
@@ -160,7 +153,9 @@ begin
     select u.task_id, p_now, p_lease.lease_id, p_lease.queue_id,
            coalesce(u.outcome, 'completed')::queues.task_state, u.duration, p_pid,
            coalesce(p_lease.attempts[array_position(p_lease.task_ids, u.task_id)], 0) + 1,
-           u.result, case when u.outcome = 'canceled' then u.error end
+           u.result, case when u.outcome = 'canceled' then
+             coalesce((select r.reason from queues.cancel_request r where r.task_id = u.task_id),
+                      nullif(u.error, '')) end
       from unnest(p_ids, p_outcomes, p_results, p_durations, p_errors)
              u(task_id, outcome, result, duration, error)
      where coalesce(u.outcome, 'completed') in ('completed', 'canceled')
@@ -182,47 +177,53 @@ begin
            (coalesce(p_lease.attempts[p.i], 0) + 1)::smallint as attempts,
            coalesce(p_lease.failures[p.i], 0::smallint) as failures,
            coalesce(p_lease.crashes[p.i], 0::smallint) as crashes
-      from unnest(p_ids, p_outcomes, p_errors, p_durations) u(task_id, outcome, error, duration)
+      from unnest(p_ids, p_outcomes, p_errors, p_durations, p_delays)
+             u(task_id, outcome, error, duration, delay)
      cross join lateral (select * from queues.task t
                           where t.task_id = u.task_id offset 0) t
      cross join lateral (select array_position(p_lease.task_ids, u.task_id) as i) p
-     where u.outcome in ('failed', 'released', 'canceled')
+     where u.outcome in ('failed', 'fatal', 'snoozed', 'released', 'canceled')
   loop
     if v_task.outcome = 'canceled' then
       perform queues.cancel_children(v_task.task_id, p_now, 'the parent task was canceled');
       continue;
     end if;
-    v_run_at := p_now;
-    if v_task.outcome = 'failed' then
-      v_task.failures := v_task.failures + 1;
-      v_run_at := queues.retry_at((select c from worker.command_registry c
-                                    where c.command = v_task.task_type),
-                                  v_task.failures, p_now);
-    end if;
-    if v_task.outcome = 'failed' and exists (select from queues.cancel_request r
-                                              where r.task_id = v_task.task_id) then
+    v_stop := queues.stop_reason(v_task.task_id, v_task.parent_id);
+    if v_stop is not null then
       perform queues.end_canceled(v_task.task_id, p_lease.lease_id, p_lease.queue_id,
-                                  v_task.attempts, p_now, v_task.duration, p_pid);
+                                  v_task.attempts, p_now, v_task.duration, p_pid, v_stop);
       continue;
     end if;
+    v_task.failures := v_task.failures + (v_task.outcome = 'failed')::integer;
+    v_run_at := case v_task.outcome
+      when 'failed' then queues.retry_at((select c from worker.command_registry c
+                                           where c.command = v_task.task_type),
+                                         v_task.failures, p_now, v_task.delay)
+      when 'snoozed' then p_now + queues.delay(coalesce(v_task.delay, 60))
+      when 'released' then v_task.scheduled_at end;
     if v_run_at is null then
       perform queues.end_failed(v_task.task_id, p_lease.lease_id, p_lease.queue_id,
                                 v_task.attempts, p_now, coalesce(v_task.error, 'failed'), null,
                                 v_task.duration, p_pid);
       continue;
     end if;
-    insert into queues.attempt_end (task_id, lease_id, attempt, ended_at, outcome)
-      values (v_task.task_id, p_lease.lease_id, v_task.attempts, p_now, v_task.outcome);
+    insert into queues.attempt_end (task_id, lease_id, attempt, ended_at, outcome, reason)
+      values (v_task.task_id, p_lease.lease_id, v_task.attempts, p_now, v_task.outcome,
+              case when v_task.outcome = 'snoozed' then v_task.error end);
     if v_task.outcome = 'failed' then
       insert into queues.error (task_id, error_message, created_at, attempt)
         values (v_task.task_id, coalesce(v_task.error, 'failed'), p_now, v_task.attempts);
-    else
-      -- Handed back untouched: as if it had not been handed out.
-      v_run_at := v_task.scheduled_at;
+    end if;
+    if v_task.outcome = 'released' then
       v_task.attempts := v_task.attempts - 1;
+    else
+      -- The next attempt has children of its own.
+      perform queues.cancel_children(v_task.task_id, p_now, 'the parent task is run again',
+                                     p_lease.leased_at);
     end if;
     perform queues.put_ready(p_lease.queue_id, v_task.lane, v_task.priority, v_run_at, p_now,
-                             array[v_task.task_id], v_task.parent_id, v_task.attempts,
+                             array[v_task.task_id], v_task.parent_id,
+                             least(v_task.attempts, 32766)::smallint,
                              v_task.failures, v_task.crashes, queues.regain_key(v_task.task_id),
                              p_solo => exists (select from queues.attempt_end e
                                                 where e.task_id = v_task.task_id
@@ -235,7 +236,7 @@ $$;
 -- lease, or ended under it before. All of them when the lease is not in force.
 create or replace function queues.finish_tasks(
   p_lease_id bigint, p_now timestamptz, p_pid integer, p_ids bigint[], p_outcomes text[],
-  p_errors text[], p_results jsonb[], p_durations real[])
+  p_errors text[], p_results jsonb[], p_durations real[], p_delays real[] default null)
 returns bigint[]
 language plpgsql
 as $$
@@ -256,18 +257,18 @@ begin
   v_unfinished := queues.unfinished(v_lease);
   select array_agg(s.id order by s.i) as ids, array_agg(s.outcome order by s.i) as outcomes,
          array_agg(s.error order by s.i) as errors, array_agg(s.result order by s.i) as results,
-         array_agg(s.duration order by s.i) as durations
+         array_agg(s.duration order by s.i) as durations, array_agg(s.delay order by s.i) as delays
     into v_good
     from (select distinct on (u.id) u.*
-            from unnest(p_ids, p_outcomes, p_errors, p_results, p_durations)
-                   with ordinality u(id, outcome, error, result, duration, i)
+            from unnest(p_ids, p_outcomes, p_errors, p_results, p_durations, p_delays)
+                   with ordinality u(id, outcome, error, result, duration, delay, i)
            where u.id = any(v_unfinished)
            order by u.id, u.i) s;
   if v_good.ids is null then
     return p_ids;
   end if;
   perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid, v_good.ids, v_good.outcomes,
-                           v_good.errors, v_good.results, v_good.durations);
+                           v_good.errors, v_good.results, v_good.durations, v_good.delays);
   if cardinality(v_good.ids) = cardinality(v_unfinished) then
     delete from queues.lease_open o where o.lease_id = p_lease_id;
   elsif not v_open.partial then
@@ -365,7 +366,8 @@ comment on function queues.fail_task(bigint, text) is
 --   p_done       leases all of whose tasks have simply succeeded, with the mean
 --                of their durations
 --   p_lease_ids… parallel arrays: single tasks with their outcome (null: all
---                completed); delays in seconds, for failed and snoozed ones
+--                completed), see queues.end_tasks; delays in seconds, for
+--                failed and snoozed ones
 --   p_lanes      the lines the caller can serve; null: all
 -- Returns 'claimed' rows in the order to run, and a 'refused' row for each task
 -- (or, with task_id null, whole lease) that was no longer the caller's to end.
@@ -392,13 +394,15 @@ declare
   v_queue worker.queue_registry;
   v_group record;
   v_got record;
+  v_refused bigint[];
 begin
   if p_lease_ids is not null
      and (cardinality(p_lease_ids) is distinct from cardinality(p_task_ids)
           or cardinality(p_lease_ids) <> cardinality(p_outcomes)
           or exists (select from unnest(p_outcomes) o where o is null
-                        or o not in ('completed', 'failed', 'canceled', 'released'))) then
-    raise exception 'each task has a lease and an outcome: completed, failed, canceled or released'
+                        or o not in ('completed', 'failed', 'fatal', 'snoozed', 'canceled',
+                                     'released'))) then
+    raise exception 'each task has a lease and an outcome: completed, failed, fatal, snoozed, canceled or released'
       using errcode = 'invalid_parameter_value';
   end if;
   if p_done is not null then
@@ -416,9 +420,11 @@ begin
              array_agg(u.outcome order by u.i) as outcomes,
              array_agg(u.error order by u.i) as errors,
              array_agg(u.result order by u.i) as results,
-             array_agg(u.duration order by u.i) as durations
-        from unnest(p_lease_ids, p_task_ids, p_outcomes, p_errors, p_results, p_durations)
-               with ordinality u(lease_id, task_id, outcome, error, result, duration, i)
+             array_agg(u.duration order by u.i) as durations,
+             array_agg(u.delay order by u.i) as delays
+        from unnest(p_lease_ids, p_task_ids, p_outcomes, p_errors, p_results, p_durations,
+                    p_delays)
+               with ordinality u(lease_id, task_id, outcome, error, result, duration, delay, i)
        group by u.lease_id order by u.lease_id
     loop
       return query
@@ -426,7 +432,7 @@ begin
                null::jsonb, null::bigint, null::text, null::timestamptz
           from unnest(queues.finish_tasks(v_group.lease_id, v_now, p_pid, v_group.ids,
                                           v_group.outcomes, v_group.errors, v_group.results,
-                                          v_group.durations)) r(id);
+                                          v_group.durations, v_group.delays)) r(id);
     end loop;
   end if;
   if p_want > 0 then
@@ -440,12 +446,27 @@ begin
                         where w.worker_id = p_worker_id and w.stopped_at is null) then
       return;
     end if;
-    v_got := queues.hand_out(v_queue, p_want, coalesce(p_lanes, queues.all_lanes()), null, p_worker_id, null,
-                             case when p_worker_id is null then v_now + interval '5 minutes' end,
-                             v_now, true, false);
-    if v_got.task_ids is not null then
-      return query select * from queues.claimed(v_got.lease_ids, v_got.task_ids, v_got.attempts);
-    end if;
+    for i in 1..10 loop
+      v_got := queues.hand_out(v_queue, p_want, coalesce(p_lanes, queues.all_lanes()), null,
+                               p_worker_id, null,
+                               case when p_worker_id is null then v_now + interval '5 minutes' end,
+                               v_now, true, false);
+      if v_got.task_ids is null then
+        -- A parent that somebody could not decide about may hold a place.
+        exit when i > 1 or queues.check_parents(false) = 0;
+        continue;
+      end if;
+      v_refused := queues.refuse_claimed(v_got.lease_ids, v_got.task_ids, p_lanes, v_now);
+      if v_refused is null then
+        return query select * from queues.claimed(v_got.lease_ids, v_got.task_ids, v_got.attempts);
+        exit;
+      elsif cardinality(v_refused) < cardinality(v_got.task_ids) then
+        return query
+          select c.* from queues.claimed(v_got.lease_ids, v_got.task_ids, v_got.attempts) c
+           where not c.task_id = any(v_refused);
+        exit;
+      end if;
+    end loop;
   end if;
 end
 $$;

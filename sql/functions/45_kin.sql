@@ -107,10 +107,7 @@ as $$
 begin
   return exists (
     select from queues.task c join queues.task_completed d on d.task_id = c.task_id
-     where c.parent_id = p_task_id and d.state = 'failed'
-       and c.enqueued_at > coalesce((select max(e.ended_at) from queues.attempt_end e
-                                      where e.task_id = p_task_id
-                                        and e.outcome in ('failed', 'lost')), '-infinity'));
+     where c.parent_id = p_task_id and d.state = 'failed' and not queues.of_past_attempt(c));
 end
 $$;
 
@@ -230,9 +227,11 @@ comment on function worker.complete_parent_if_ready(bigint) is
 -- Cancels what of a task's descendants has not begun. What a claim or a merge
 -- holds at this moment is not waited for: a task whose parent has ended, or is
 -- asked to stop, is canceled instead of begun. Descendants that wait for their
--- own children end with these.
+-- own children end with these. p_since: only children enqueued since then.
 create or replace function queues.cancel_children(p_task_id bigint, p_now timestamptz,
-                                                  p_reason text) returns integer
+                                                  p_reason text,
+                                                  p_since timestamptz default null)
+returns integer
 language plpgsql
 as $$
 declare
@@ -249,14 +248,20 @@ begin
   v_ready := array(
     with locked as materialized (
       select r.ctid, r.keyed, r.first_id from queues.ready r
-       where r.parent_id = p_task_id for update skip locked)
+       where r.parent_id = p_task_id
+         and (p_since is null or (select c.enqueued_at from queues.task c
+                                   where c.task_id = r.first_id) >= p_since)
+         for update skip locked)
     select l.ctid from locked l
      where not l.keyed or exists (select from queues.pending_key k
                                    where k.task_id = l.first_id for update skip locked));
   v_timers := array(
     with locked as materialized (
       select t.ctid, t.keyed, t.first_id from queues.timer t
-       where t.parent_id = p_task_id for update skip locked)
+       where t.parent_id = p_task_id
+         and (p_since is null or (select c.enqueued_at from queues.task c
+                                   where c.task_id = t.first_id) >= p_since)
+         for update skip locked)
     select l.ctid from locked l
      where not l.keyed or exists (select from queues.pending_key k
                                    where k.task_id = l.first_id for update skip locked));
@@ -274,7 +279,7 @@ begin
   select array_agg(task_id) into v_ids from ended;
   if v_ids is not null then
     v_canceled := cardinality(v_ids);
-    delete from queues.pending_key k where k.task_id = any(v_ids);
+    perform queues.drop_keys(v_ids);
     perform queues.note_ended(v_ids);
   end if;
   if not queues.may_have_children(p_task_id + 1) then
@@ -284,6 +289,7 @@ begin
   for v_child in
     select c.task_id from queues.task c
      where c.parent_id = p_task_id
+       and (p_since is null or c.enqueued_at >= p_since)
        and exists (select from queues.task g where g.parent_id = c.task_id)
        and (c.task_id = any(v_ids)
             or not exists (select from queues.task_completed d where d.task_id = c.task_id))
@@ -299,8 +305,9 @@ begin
 end
 $$;
 
--- Parents that somebody could not decide about. Returns how many ended.
-create or replace function queues.check_parents() returns integer
+-- Parents that somebody could not decide about. Returns how many ended. Without
+-- p_wait, one that is held at this moment is left to the next call.
+create or replace function queues.check_parents(p_wait boolean default true) returns integer
 language plpgsql
 as $$
 declare
@@ -317,14 +324,18 @@ begin
     return 0;
   end if;
   delete from queues.parent_check c where c.check_id = any(v_checks);
+  if not p_wait then
+    perform set_config('worker.kin_locked', 'on', true);
+  end if;
   return queues.settle_parents(v_parents);
 end
 $$;
 
--- Tasks that have just ended: their after hooks are due, who asked for it is
--- told, and a request to stop is answered. Costs a batch two probes when no
--- command has a hook and nobody cancels. What was canceled before it was ever
--- begun has no after hook, as it had no before hook.
+-- Tasks that have just ended: their after hooks are due, what is to follow them
+-- is enqueued, who asked for it is told, and a request to stop is answered. Costs
+-- a batch three probes when no command has a hook or a follower and nobody
+-- cancels. What was canceled before it was ever begun has no after hook, as it
+-- had no before hook.
 create or replace function queues.note_ended(p_ids bigint[]) returns void
 language plpgsql
 as $$
@@ -337,6 +348,9 @@ begin
          and exists (select from queues.task_completed d
                       where d.task_id = t.task_id and (d.state <> 'canceled' or d.attempt > 0))
       on conflict do nothing;
+  end if;
+  if exists (select from worker.command_registry c where c.on_complete is not null) then
+    perform queues.follow(p_ids);
   end if;
   if exists (select from queues.cancel_request r where r.task_id = any(p_ids)) then
     delete from queues.cancel_request r

@@ -190,20 +190,3 @@ $$;
 
 comment on function worker.release_unknown(bigint, bigint[]) is
   'hands back leases that a worker holds without knowing it; returns how many tasks';
-
--- Tasks that a worker holds outside the database and that were asked to stop.
-create or replace function worker.cancel_requests(p_worker_id bigint)
-returns table (lease_id bigint, task_id bigint, reason text)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  return query
-    select l.lease_id, r.task_id, r.reason
-      from queues.cancel_request r
-     cross join lateral (select queues.lease_of(r.task_id) as lease_id) f
-      join queues.lease l on l.lease_id = f.lease_id
-     where l.worker_id = p_worker_id and l.backend_pid is null;
-end
-$$;

@@ -35,6 +35,8 @@ declare
   v_recovered integer := 0;
   v_parents integer;
 begin
+  -- Waits for no parent: it holds timers that others may be waiting for.
+  perform set_config('worker.kin_locked', 'on', true);
   for v_queue_id in
     select q.queue_id from worker.queue_registry q
      where p_queue is null or q.queue = p_queue order by q.queue_id
@@ -55,6 +57,7 @@ begin
     perform queues.prune_ledger(v_queue_id);
   end loop;
   v_recovered := v_recovered + worker.reset_abandoned_processing_tasks();
+  perform queues.resume_due(v_now);
   perform queues.check_parents();
   v_parents := queues.rescue_parents();
   delete from worker.heartbeat where ctid = any(array(

@@ -3,6 +3,49 @@
 -- queues.retention_cursor says where it is, so that it never walks the dead
 -- rows it has left behind.
 
+-- Removes the trees below these tasks, less those of which some task has not
+-- ended, or is being put back by worker.retry at this moment: the rows of the
+-- ends are locked first, so that one that is retried is not removed and one that
+-- is removed is not retried.
+create or replace function queues.remove_trees(
+  p_roots bigint[], out trees integer, out tasks integer)
+language plpgsql
+as $$
+declare
+  v_root_ids bigint[];
+  v_ids bigint[];
+  v_locked bigint[];
+begin
+  with recursive tree as (
+    select r.id as root_id, r.id as task_id from unnest(p_roots) r(id)
+    union all
+    select p.root_id, t.task_id from tree p join queues.task t on t.parent_id = p.task_id)
+  select array_agg(r.root_id), array_agg(r.task_id) into v_root_ids, v_ids from tree r;
+  v_locked := array(select c.task_id from queues.task_completed c
+                     where c.task_id = any(v_ids) order by c.task_id for update skip locked);
+  with tree as (
+    select * from unnest(v_root_ids, v_ids) r(root_id, task_id)),
+  unfinished as (
+    select distinct r.root_id from tree r
+      left join unnest(v_locked) l(task_id) using (task_id) where l.task_id is null)
+  select coalesce(array_agg(r.task_id), '{}'), count(distinct r.root_id)
+    into v_ids, trees from tree r
+   where not exists (select from unfinished u where u.root_id = r.root_id);
+  tasks := cardinality(v_ids);
+  if tasks > 0 then
+    insert into queues.retention_pass (xid) values (pg_current_xact_id());
+    delete from queues.task t where t.task_id = any(v_ids);
+    delete from queues.retention_pass p where p.xid = pg_current_xact_id();
+    delete from queues.task_completed c where c.task_id = any(v_ids);
+    delete from queues.attempt_end e where e.task_id = any(v_ids);
+    delete from queues.past_end e where e.task_id = any(v_ids);
+    delete from queues.error e where e.task_id = any(v_ids);
+    delete from queues.merged_payload m where m.task_id = any(v_ids);
+    delete from queues.after_due d where d.task_id = any(v_ids);
+  end if;
+end
+$$;
+
 create or replace function queues.remove_expired(p_most integer default 1000) returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -17,7 +60,7 @@ declare
   v_last bigint;
   v_seen integer;
   v_roots bigint[];
-  v_ids bigint[];
+  v_removed integer := 0;
 begin
   if p_most is null or p_most < 1 or p_most > 100000 then
     raise exception 'a batch is 1 to 100000 tasks, not %', p_most
@@ -41,30 +84,12 @@ begin
     into v_last, v_seen, v_roots from page p;
 
   if v_roots is not null then
-    -- The trees, less those of which some task has not ended yet.
-    with recursive tree as (
-      select r.id as root_id, r.id as task_id from unnest(v_roots) r(id)
-      union all
-      select p.root_id, t.task_id from tree p join queues.task t on t.parent_id = p.task_id),
-    unfinished as (
-      select distinct r.root_id from tree r
-       where not exists (select from queues.task_completed c where c.task_id = r.task_id))
-    select array_agg(r.task_id) into v_ids from tree r
-     where not exists (select from unfinished u where u.root_id = r.root_id);
-  end if;
-  if v_ids is not null then
-    insert into queues.retention_pass (xid) values (pg_current_xact_id());
-    delete from queues.task t where t.task_id = any(v_ids);
-    delete from queues.retention_pass p where p.xid = pg_current_xact_id();
-    delete from queues.task_completed c where c.task_id = any(v_ids);
-    delete from queues.attempt_end e where e.task_id = any(v_ids);
-    delete from queues.error e where e.task_id = any(v_ids);
-    delete from queues.merged_payload m where m.task_id = any(v_ids);
+    select r.tasks into v_removed from queues.remove_trees(v_roots) r;
   end if;
   perform queues.remove_old_leases(v_now, p_most);
   -- At the end of the table the walk begins again.
   perform setval('queues.retention_cursor', case when v_seen < p_most then 0 else v_last end);
-  return coalesce(cardinality(v_ids), 0);
+  return v_removed;
 end
 $$;
 

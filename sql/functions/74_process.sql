@@ -48,8 +48,9 @@ end
 $$;
 
 -- Runs one handler. Records nothing; returns how it went: null for success,
--- {"result":…} for success with a result, or {"outcome":"failed","error":…,
--- "context":{…}}. p_check: constraints that are deferred are checked now, so that
+-- {"result":…} for success with a result, {"outcome":"failed","error":…,
+-- "context":{…}}, the same with "fatal" for SQLSTATE PK001 (not again), or
+-- {"outcome":"snoozed","error":…,"delay":…} for PK002 (again later). p_check: constraints that are deferred are checked now, so that
 -- it is this task that fails of them and not the commit. p_again: an earlier
 -- task of this transaction did that.
 create or replace function worker.run_handler(
@@ -106,8 +107,12 @@ begin
   if v_state = '2D000' then
     v_hint := 'a handler runs inside the transaction that records its end; it must not commit or roll back';
   end if;
+  if v_state = 'PK002' then
+    return pg_catalog.jsonb_build_object('outcome', 'snoozed', 'error', v_message,
+      'delay', pg_catalog.substring(v_detail, '^\s*(\d{1,9}(\.\d+)?)\s*$')::real);
+  end if;
   return pg_catalog.jsonb_build_object(
-    'outcome', 'failed',
+    'outcome', case v_state when 'PK001' then 'fatal' else 'failed' end,
     'error', pg_catalog.concat_ws(E'\n', v_message, 'DETAIL: ' || nullif(v_detail, ''),
                                   'HINT: ' || nullif(v_hint, ''),
                                   'CONTEXT: ' || nullif(v_where, '')),

@@ -154,11 +154,13 @@ begin
     perform queues.end_tasks(v_lease, v_top, v_now, pg_backend_pid(), p_ids,
                              array_agg(coalesce(u.run ->> 'outcome', 'completed') order by u.i),
                              array_agg(u.run ->> 'error' order by u.i),
-                             array_agg(u.run -> 'result' order by u.i), p_durations)
+                             array_agg(u.run -> 'result' order by u.i), p_durations,
+                             array_agg((u.run ->> 'delay')::real order by u.i))
        from unnest(p_runs) with ordinality u(run, i);
     update queues.error e set context = u.run -> 'context'
       from unnest(p_ids, p_runs) u(task_id, run)
-     where e.task_id = u.task_id and e.created_at = v_now and u.run ? 'context';
+     where e.task_id = u.task_id and e.created_at = v_now and e.context is null
+       and u.run ? 'context';
     v_state := coalesce((select c.state::text from queues.task_completed c
                           where c.task_id = v_last), 'pending');
   end if;

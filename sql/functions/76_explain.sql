@@ -52,6 +52,7 @@ declare
   v_ended queues.task_completed;
   v_flight queues.in_flight;
   v_row record;
+  v_last record;
   v_n bigint;
   v_asked text;
   v_why text[] := '{}';
@@ -101,10 +102,15 @@ begin
    where t.queue_id = v_task.queue_id and p_task_id = any(t.task_ids)
    order by t.run_at = v_task.scheduled_at desc limit 1;
   if found and v_row.run_at > v_now then
-    v_why := v_why || format(case when v_row.attempts > 0
+    select e.outcome, e.reason into v_last from queues.attempt_end e
+     where e.task_id = p_task_id order by e.lease_id desc limit 1;
+    v_why := v_why || format(case when v_last.outcome = 'snoozed'
+                               then 'It was put off%3$s and runs again in %1$s, at %2$s.'
+                               when v_row.attempts > 0
                                then 'It is retried in %s, at %s.'
                                else 'It is scheduled in %s, at %s.' end,
-                             date_trunc('second', v_row.run_at - v_now), v_row.run_at);
+                             date_trunc('second', v_row.run_at - v_now), v_row.run_at,
+                             coalesce(' (' || v_last.reason || ')', ''));
   end if;
   if v_queue.paused and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
     v_why := v_why || format('Queue "%s" is paused%s.', v_queue.queue,

@@ -53,19 +53,20 @@ $$;
 -- moment: the lock is taken in its own statement, on the condition that the task
 -- is (still) in that row. A row that moved meanwhile is not found.
 create or replace function queues.lock_pending(
-  p_task queues.task, p_anywhere boolean, out place tid, out kept_in text)
+  p_task queues.task, p_anywhere boolean, out place tid, out kept_in text,
+  out attempts smallint)
 language plpgsql
 as $$
 begin
   place := queues.find_ready(p_task, p_anywhere);
-  select r.ctid into place from queues.ready r
+  select r.ctid, r.attempts into place, attempts from queues.ready r
    where r.ctid = place and p_task.task_id = any(r.task_ids) for update;
   if found then
     kept_in := 'ready';
     return;
   end if;
   place := queues.find_timer(p_task, p_anywhere);
-  select t.ctid into place from queues.timer t
+  select t.ctid, t.attempts into place, attempts from queues.timer t
    where t.ctid = place and p_task.task_id = any(t.task_ids) for update;
   if found then
     kept_in := 'timer';
@@ -73,9 +74,10 @@ begin
 end
 $$;
 
--- Takes a pending task out of its bundle. False: it was not found.
+-- Takes a pending task out of its bundle. Returns how often it was handed out;
+-- null: it was not found.
 create or replace function queues.remove_pending(p_task queues.task, p_anywhere boolean)
-returns boolean
+returns smallint
 language plpgsql
 as $$
 declare
@@ -99,13 +101,29 @@ begin
       delete from queues.timer t where t.ctid = v_at.place;
     end if;
   end if;
-  return v_at.kept_in is not null;
+  return v_at.attempts;
+end
+$$;
+
+-- Frees the dedup keys of tasks that have ended before they were begun. What was
+-- merged into them stays, for those who look and for worker.retry.
+create or replace function queues.drop_keys(p_ids bigint[]) returns void
+language plpgsql
+as $$
+begin
+  with gone as (
+    delete from queues.pending_key k where k.task_id = any(p_ids)
+    returning k.task_id, k.payload)
+  insert into queues.merged_payload (task_id, payload)
+    select g.task_id, g.payload from gone g where g.payload is not null
+    on conflict do nothing;
 end
 $$;
 
 -- Interrupts the session that runs a task, when it can be told that it runs this
 -- one: it is the only task of its lease, and the caller's lock on the lease
--- keeps it from ending.
+-- keeps it from ending. A task outside the database is the affair of its worker,
+-- who is told to look.
 create or replace function queues.interrupt_task(p_lease_id bigint) returns void
 language plpgsql
 as $$
@@ -113,7 +131,9 @@ declare
   v_lease queues.lease;
 begin
   select * into v_lease from queues.lease l where l.lease_id = p_lease_id;
-  if cardinality(v_lease.task_ids) = 1 and v_lease.backend_pid <> pg_backend_pid()
+  if v_lease.backend_pid is null then
+    perform pg_notify('worker_task_changed', 'cancel');
+  elsif cardinality(v_lease.task_ids) = 1 and v_lease.backend_pid <> pg_backend_pid()
      and exists (select from pg_stat_get_activity(v_lease.backend_pid) a
                   where a.backend_start = v_lease.backend_start) then
     perform pg_cancel_backend(v_lease.backend_pid);
@@ -123,22 +143,30 @@ exception when insufficient_privilege then
 end
 $$;
 
--- Asks a task that runs or waits to stop. Null: it does neither.
-create or replace function queues.request_cancel(p_task_id bigint, p_reason text,
-                                                 p_now timestamptz) returns boolean
+-- Asks a task that runs or waits to stop, and its children. Null: it does
+-- neither. p_wait: otherwise one that somebody holds at this moment is left
+-- alone, because he may be waiting for the caller.
+create or replace function queues.request_cancel(
+  p_task_id bigint, p_reason text, p_now timestamptz, p_wait boolean default true)
+returns boolean
 language plpgsql
 as $$
 declare
   v_lease_id bigint := queues.lease_of(p_task_id);
+  v_child bigint;
 begin
   if v_lease_id is not null then
     -- Held in share mode, the lease cannot end before this request is seen.
-    perform from queues.lease_open o where o.lease_id = v_lease_id for share;
+    if p_wait then
+      perform from queues.lease_open o where o.lease_id = v_lease_id for share;
+    else
+      perform from queues.lease_open o where o.lease_id = v_lease_id for share skip locked;
+    end if;
     if not found or queues.lease_of(p_task_id) is distinct from v_lease_id then
       return null;
     end if;
   else
-    if not exists (select from queues.waiting w where w.task_id = p_task_id) then
+    if not p_wait or not exists (select from queues.waiting w where w.task_id = p_task_id) then
       return null;
     end if;
     perform pg_advisory_xact_lock(queues.parent_key(p_task_id));
@@ -156,9 +184,62 @@ begin
     perform queues.interrupt_task(v_lease_id);
   end if;
   perform queues.cancel_children(p_task_id, p_now, 'the parent task was canceled');
+  for v_child in
+    select f.task_id from queues.in_flight f
+     where (select t.parent_id from queues.task t where t.task_id = f.task_id) = p_task_id
+  loop
+    perform queues.request_cancel(v_child, 'the parent task was canceled', p_now, false);
+  end loop;
   insert into queues.parent_check (parent_id) values (p_task_id);
   perform queues.check_parents();
   return true;
+end
+$$;
+
+-- Cancels one task. Without p_running only if it has not begun, or waits for its
+-- next attempt; and then whether its parent may end is left to check_parents.
+create or replace function queues.cancel_task(p_task queues.task, p_reason text,
+                                              p_now timestamptz, p_running boolean)
+returns boolean
+language plpgsql
+as $$
+declare
+  v_attempts smallint;
+  v_asked boolean;
+begin
+  -- Merges hold the key before they touch the row, so this does too.
+  perform from queues.pending_key k where k.task_id = p_task.task_id for update;
+  -- Until it is found somewhere: it may move on while this looks.
+  for i in 1..1000 loop
+    if exists (select from queues.task_completed c where c.task_id = p_task.task_id) then
+      return false;
+    end if;
+    v_attempts := queues.remove_pending(p_task, i > 1);
+    if v_attempts is not null then
+      insert into queues.task_completed (task_id, completed_at, queue_id, state, attempt, reason)
+        values (p_task.task_id, p_now, p_task.queue_id, 'canceled', v_attempts, p_reason);
+      perform queues.drop_keys(array[p_task.task_id]);
+      perform queues.cancel_children(p_task.task_id, p_now, 'the parent task was canceled');
+      perform queues.note_ended(array[p_task.task_id]);
+      if p_task.parent_id is not null and p_running then
+        perform queues.settle_parents(array[p_task.parent_id]);
+      elsif p_task.parent_id is not null then
+        insert into queues.parent_check (parent_id) values (p_task.parent_id);
+      end if;
+      return true;
+    end if;
+    if p_running then
+      v_asked := queues.request_cancel(p_task.task_id, p_reason, p_now);
+      if v_asked is not null then
+        return v_asked;
+      end if;
+    elsif queues.lease_of(p_task.task_id) is not null
+          or exists (select from queues.waiting w where w.task_id = p_task.task_id) then
+      return false;
+    end if;
+  end loop;
+  raise exception 'task % is neither pending nor running nor ended', p_task.task_id
+    using errcode = 'internal_error';
 end
 $$;
 
@@ -172,41 +253,58 @@ set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-  v_now timestamptz := worker.now();
   v_task queues.task;
-  v_asked boolean;
 begin
   select * into v_task from queues.task t where t.task_id = p_task_id;
-  if not found then
-    return false;
-  end if;
-  -- Merges hold the key before they touch the row, so this does too.
-  perform from queues.pending_key k where k.task_id = p_task_id for update;
-  -- Until it is found somewhere: it may move on while this looks.
-  for i in 1..1000 loop
-    if exists (select from queues.task_completed c where c.task_id = p_task_id) then
-      return false;
-    end if;
-    if queues.remove_pending(v_task, i > 1) then
-      insert into queues.task_completed (task_id, completed_at, queue_id, state, reason)
-        values (p_task_id, v_now, v_task.queue_id, 'canceled', p_reason);
-      delete from queues.pending_key k where k.task_id = p_task_id;
-      perform queues.cancel_children(p_task_id, v_now, 'the parent task was canceled');
-      perform queues.note_ended(array[p_task_id]);
-      if v_task.parent_id is not null then
-        perform queues.settle_parents(array[v_task.parent_id]);
-      end if;
-      return true;
-    end if;
-    v_asked := queues.request_cancel(p_task_id, p_reason, v_now);
-    if v_asked is not null then
-      return v_asked;
-    end if;
-  end loop;
-  raise exception 'task % is neither pending nor running nor ended', p_task_id
-    using errcode = 'internal_error';
+  return found and queues.cancel_task(v_task, p_reason, worker.now(), true);
 end
 $$;
 
 comment on function worker.cancel(bigint, text) is
   'ends a pending task as canceled, asks a running one to stop; false when there is nothing to do';
+
+-- What a worker that runs tasks outside the database is to stop: those of its
+-- tasks that were asked to, or whose parent was, or has ended. Looked at about
+-- once a second, and after a notification worker_task_changed with 'cancel'.
+create or replace function worker.cancel_requests(p_worker_id bigint)
+returns table (lease_id bigint, task_id bigint, reason text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  -- No lease of a worker is open below it: dead rows are not walked over. For
+  -- that the worker is asked for in a way that its own index cannot serve.
+  v_floor bigint := coalesce(pg_sequence_last_value('queues.lease_floor'), 0);
+  v_own boolean := exists (select from queues.cancel_request);
+begin
+  return query
+    select s.lease_id, s.task_id, nullif(s.reason, '')
+      from (select o.lease_id, u.task_id, queues.stop_reason(u.task_id, t.parent_id) as reason
+              from queues.lease_open o join queues.lease l using (lease_id)
+             cross join lateral unnest(queues.unfinished(l)) u(task_id)
+             cross join lateral (select k.parent_id from queues.task k
+                                  where k.task_id = u.task_id offset 0) t
+             where o.lease_id >= v_floor and o.worker_id + 0 = p_worker_id
+               and o.backend_pid is null
+               and ((v_own and exists (select from queues.cancel_request r
+                                        where r.task_id = any(l.task_ids)))
+                    -- Not as EXISTS, which could be hashed: that would read the whole
+                    -- history.
+                    or (l.parent_ids is not null and exists (
+                          select from unnest(l.parent_ids) p(id)
+                           where coalesce(
+                             (select true from queues.cancel_request r where r.task_id = p.id),
+                             (select true from queues.task_completed c where c.task_id = p.id)))))
+             ) s
+     where s.reason is not null
+     order by s.lease_id, s.task_id;
+end
+$$;
+
+comment on function worker.cancel_requests(bigint) is
+  'the tasks that this worker holds and is asked to stop';

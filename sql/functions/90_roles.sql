@@ -27,7 +27,7 @@ as $$
       ('{worker_enqueuer,worker_service_user,worker_admin}'::text[],
        '{queues.enqueue,queues.enqueue_many,worker.enqueue,worker.enqueue_many,worker.spawn,
          worker.spawn_task,worker.current_task_id,worker.now,worker.schema_version,
-         worker.add_task,worker.hold_pending,worker.replace_pending,worker.merge_call,
+         worker.status,worker.add_task,worker.hold_pending,worker.replace_pending,worker.merge_call,
          worker.unite}'::text[]),
       -- Those who run it. The last lines are what worker.process_tasks calls.
       ('{worker_service_user,worker_admin}',
@@ -46,14 +46,17 @@ as $$
          worker.session_state,worker.reset_session,worker.changed_settings,
          worker.left_behind,worker.work_registry,worker.look,worker.look_at,
          worker.publish_loop,worker.run_fiber,worker.stop_overdue,worker.cancel_requests,
-         worker.release_unknown}'),
+         worker.release_unknown,worker.give_up,worker.snooze}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,
-         worker.now,worker.schema_version}'),
+         worker.now,worker.schema_version,worker.status}'),
       -- Those who decide.
       ('{worker_admin}',
-       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}')
+       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued,
+         worker.retry,worker.retry_failed,worker.discard,worker.discard_failed,
+         worker.cancel_all,worker.cancel_all_in_pages,worker.cancel_page,worker.last_task_id,
+         worker.pause,worker.resume,worker.pause_command,worker.resume_command}')
     ) g(roles, routines)
    cross join unnest(g.roles) r(role)
    cross join unnest(g.routines) f(routine)

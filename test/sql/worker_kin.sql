@@ -126,8 +126,8 @@ select * from app.tree where tag ~ '^[vV]';
 select app.log();
 truncate app.ran;
 
--- A retried parent does not wait for children of an attempt that is over, nor fail of
--- them. (Its handler is elsewhere; it spawns from outside and then fails.)
+-- A retried parent does not wait for children of an attempt that is over: those that
+-- nobody has begun are canceled. (Its handler is elsewhere; it spawns from outside and then fails.)
 update worker.command_registry set max_attempts = 3, backoff_initial = '0' where command = 'far';
 select worker.enqueue('far', '{"tag": "R"}') as r \gset
 create procedure app.far(p_task bigint, p_outcome text) language plpgsql as $$
