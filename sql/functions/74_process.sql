@@ -52,14 +52,18 @@ $$;
 -- "context":{…}}, the same with "fatal" for SQLSTATE PK001 (not again), or
 -- {"outcome":"snoozed","error":…,"delay":…} for PK002 (again later). p_check: constraints that are deferred are checked now, so that
 -- it is this task that fails of them and not the commit. p_again: an earlier
--- task of this transaction did that.
+-- task of this transaction did that. p_timeout: so many seconds it may take; how
+-- that is kept, see worker.stop_overdue().
 create or replace function worker.run_handler(
-  p_task_id bigint, p_call text, p_payload jsonb, p_kept jsonb, p_check boolean, p_again boolean)
+  p_task_id bigint, p_call text, p_payload jsonb, p_kept jsonb, p_check boolean, p_again boolean,
+  p_timeout double precision)
 returns jsonb
 language plpgsql
 as $$
 declare
   v_set text := pg_catalog.set_config('worker.current_task', p_task_id::text, true);
+  v_name text;
+  v_until double precision;
   v_result jsonb;
   v_failed boolean;
   v_message text;
@@ -68,6 +72,12 @@ declare
   v_where text;
   v_state text;
 begin
+  if p_timeout is not null then
+    v_name := pg_catalog.current_setting('application_name');
+    v_until := extract(epoch from pg_catalog.clock_timestamp()) + p_timeout;
+    v_set := pg_catalog.set_config('application_name',
+      pg_catalog.format('pgkin task %s until %s', p_task_id, v_until::numeric(20, 3)), false);
+  end if;
   for v_try in 1..5 loop
     begin
       v_failed := false;
@@ -101,6 +111,13 @@ begin
     exit;
   end loop;
   v_set := pg_catalog.set_config('worker.current_task', '', true);
+  if p_timeout is not null then
+    v_set := pg_catalog.set_config('application_name', v_name, false);
+    if v_state = '57014' and extract(epoch from pg_catalog.clock_timestamp()) >= v_until then
+      v_state := 'PK003';
+      v_message := pg_catalog.format('timed out after %s s', p_timeout);
+    end if;
+  end if;
   if not v_failed then
     return case when v_result is not null then pg_catalog.jsonb_build_object('result', v_result) end;
   end if;
@@ -137,6 +154,7 @@ declare
   v_calls text[] := p_batch.handler_calls;
   v_befores text[] := p_batch.before_calls;
   v_groups integer[] := p_batch.group_commits;
+  v_timeouts double precision[] := p_batch.timeouts;
   v_n integer := pg_catalog.cardinality(v_ids);
   v_i integer := 1;     -- the next task,
   v_from integer;       -- where its group begins,
@@ -181,7 +199,7 @@ begin
                    nullif(v_refused ->> v_ids[v_i]::text, ''));
       else
         v_run := worker.run_handler(v_ids[v_i], v_calls[v_i], v_payloads[v_i], p_kept,
-                                    p_commits, p_commits and v_i > v_from);
+                                    p_commits, p_commits and v_i > v_from, v_timeouts[v_i]);
         v_spawned := pg_catalog.current_setting('worker.spawned', true) = 'on';
         v_done := worker.reset_session(p_kept, p_commits);
       end if;

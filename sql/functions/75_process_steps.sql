@@ -8,7 +8,7 @@ create or replace function worker.lease_sql_tasks(
   p_queue text, p_want integer, p_max_priority bigint, p_lanes integer[], p_alone boolean,
   out lease_ids bigint[], out task_ids bigint[], out parent_ids bigint[], out commands text[],
   out payloads jsonb[], out handler_calls text[], out before_calls text[],
-  out group_commits integer[], out hooks boolean)
+  out group_commits integer[], out timeouts double precision[], out hooks boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -51,9 +51,10 @@ begin
          array_agg(c.parent_id order by c.i), array_agg(c.task_type order by c.i),
          array_agg(c.payload order by c.i), array_agg(r.handler_call order by c.i),
          array_agg(r.before_call order by c.i),
-         array_agg(coalesce(r.group_commit, 1) order by c.i)
+         array_agg(coalesce(r.group_commit, 1) order by c.i),
+         array_agg(extract(epoch from r.timeout)::double precision order by c.i)
     into lease_ids, task_ids, parent_ids, commands, payloads, handler_calls, before_calls,
-         group_commits
+         group_commits, timeouts
     from queues.claimed(v_got.lease_ids, v_got.task_ids, v_got.attempts)
            with ordinality c(event, lease_id, task_id, attempt, task_type, payload, headers,
                              parent_id, group_key, scheduled_at, i)

@@ -272,10 +272,17 @@ enqueue()
 @test "a deadline ends a handler that takes too long" {
     sql "$URL" "select worker.register_command('slow', p_kind => 'native', p_handler => 'sleep',
                                                p_timeout => '200 ms')" >/dev/null
+    sql "$URL" "select worker.register_command('slow_sql', p_handler => 'app.note', p_timeout => '300 ms')" >/dev/null
     a=$(enqueue slow '{"ms": 60000}')
+    b=$(enqueue slow_sql '{"s": 60}')
+    c=$(enqueue slow_sql '{"s": 0.01}')
     run -0 "$PGKIN" work -d "$URL" --stop-when-idle
     state_of "$a" failed
     [ "$(sql "$URL" "select error from worker.tasks where id = $a")" = 'timed out after 0.2 s' ]
+    state_of "$b" failed
+    [[ $(sql "$URL" "select error from worker.tasks where id = $b") == 'timed out after 0.3 s'* ]]
+    state_of "$c" completed
+    [ "$(sql "$URL" "select count(*) from app.ran")" = 1 ]
 }
 
 @test "two workers on a serial queue: top-level tasks never overlap, children do" {
