@@ -7,7 +7,7 @@
 --   qN_generation   the generation that producers write into
 --   qN_timer_floor  timers and expiries before this time (ms) are found by sweeps only
 --   qN_top_floor    no lease below this one holds a place of top_concurrency
---   qN_wake         1: a worker sleeps and wants to be notified
+--   qN_wake         what workers do, and so whether to notify: worker.publish_loop
 create or replace function queues.create_cells(p_queue_id integer) returns void
 language plpgsql
 as $$

@@ -33,14 +33,14 @@ begin
 end
 $$;
 
--- Tells a sleeping worker; nobody else. NOTIFY takes a lock over the whole
+-- Tells a sleeping worker; nobody else (see worker.publish_loop). NOTIFY takes a lock over the whole
 -- database at commit, and a full notification queue would make the enqueuer
 -- fail, so none is sent when nobody would act on it.
 create or replace function queues.wake(p_queue_id integer) returns void
 language plpgsql
 as $$
 begin
-  if pg_sequence_last_value(('queues.q' || p_queue_id || '_wake')::regclass) > 0
+  if pg_sequence_last_value(('queues.q' || p_queue_id || '_wake')::regclass) in (1, 2)
      and pg_notification_queue_usage() < 0.5 then
     perform pg_notify('worker_tasks', q.queue)
        from worker.queue_registry q where q.queue_id = p_queue_id;
@@ -117,7 +117,7 @@ begin
      and (p_scheduled_at is null or p_scheduled_at = now())
      and (p_parent_queue_id is null or p_parent_queue_id = c.queue_id)
      and clock_timestamp() - now() < interval '5 seconds'
-     and pg_sequence_last_value(c.wake_cell) = 0;
+     and pg_sequence_last_value(c.wake_cell) in (0, 3);
   -- The locks are those of queues.join_generation.
   if not found
      or not (pg_try_advisory_xact_lock_shared(
@@ -193,7 +193,8 @@ begin
   select coalesce(array_agg(task_id), '{}') into v_ids from added;
   perform queues.put_ready(v_queue_id, v_lane, v_priority, v_run_at, v_now, v_ids, p_parent_id,
                            p_keyed => p_dedup_key is not null);
-  if v_run_at <= v_now then
+  -- Workers ask every second what comes due; of what comes sooner they are told.
+  if v_run_at <= v_now + interval '1 second' then
     perform queues.wake(v_queue_id);
   end if;
   return v_ids;

@@ -45,6 +45,17 @@ begin
 end
 $$;
 
+-- Whether notifications reach this worker; for people.
+create or replace function worker.set_listening(p_worker_id bigint, p_listening boolean)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update worker.worker w set listening = p_listening where w.worker_id = p_worker_id;
+end
+$$;
+
 -- A worker that leaves in order. What it still holds is handed on at once, and
 -- charged to nobody.
 create or replace function worker.stop_worker(p_worker_id bigint) returns integer

@@ -34,7 +34,7 @@ as $$
        '{queues.dequeue_next_available_task,queues.complete_task,queues.fail_task,
          queues.exchange,queues.extend_leases,queues.maintain,queues.rotate_queue,
          queues.remove_expired,internal.run_function,
-         worker.register_worker,worker.beat,worker.stop_worker,worker.recover_dead_workers,
+         worker.register_worker,worker.beat,worker.set_listening,worker.stop_worker,worker.recover_dead_workers,
          worker.reset_abandoned_processing_tasks,worker.process_tasks,worker.drain,
          worker.has_pending_children,worker.has_failed_siblings,
          worker.complete_parent_if_ready,

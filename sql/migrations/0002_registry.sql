@@ -102,7 +102,8 @@ create table worker.worker (
   backend_pid integer,
   backend_start timestamptz,
   started_at timestamptz not null,
-  stopped_at timestamptz
+  stopped_at timestamptz,
+  listening boolean      -- false: it polls; null: it has not said
 );
 
 -- Append-only, pruned from the old end: a row that is updated every second

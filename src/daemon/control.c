@@ -363,8 +363,12 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         control_look(d);
     if (c->ticks % 2 == 0)
         control_read_cancels(d);
-    for (size_t i = 0; i < d->queue_count; i++)
-        queue_rest_fibers(d->queues[i]);
+    for (size_t i = 0; i < d->queue_count; i++) {
+        struct queue *q = d->queues[i];
+        queue_rest_fibers(q);
+        if (q->state == QUEUE_SATURATED && q->published == QUEUE_RUNNING)
+            listen_publish(q, QUEUE_SATURATED);
+    }
 }
 
 static void on_up(struct conn *conn, void *arg)

@@ -169,7 +169,7 @@ static void begin_work(struct daemon *d)
     set_state(d, DAEMON_WORKING);
     log_info(d->log, "worker started", LOG_I("worker", d->control.worker_id),
              LOG_I("queues", (int64_t)d->queue_count));
-    listen_probe(d);
+    listen_begin(d);
     for (size_t i = 0; i < d->queue_count; i++)
         queue_kick(d->queues[i]);
     d->ready = true;

@@ -258,6 +258,7 @@ struct listen {
 };
 
 void listen_open(struct daemon *d);
+void listen_begin(struct daemon *d); // the worker is registered
 void listen_probe(struct daemon *d); // now and then
 void listen_up(struct daemon *d);
 void listen_down(struct daemon *d);

@@ -18,9 +18,21 @@
 #define PROBE_EVERY_MS 30000
 #define PROBE_LIMIT_MS 3000
 
+static void tell(struct daemon *d, bool works)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    struct err e = ERR_INIT;
+    conn_params_add_int64(&p, d->control.worker_id);
+    conn_params_add_bool(&p, works);
+    conn_request(d->control.conn,
+                 &(struct conn_request){.query = "worker_listening", .params = &p}, &e);
+}
+
 static void set_works(struct daemon *d, bool works)
 {
     struct listen *l = &d->listen;
+    if (d->control.worker_id != 0)
+        tell(d, works);
     if (works && l->said)
         log_info(d->log, "notifications arrive again");
     if (!works && !l->said && !d->opt.poll_only)
@@ -73,6 +85,14 @@ void listen_probe(struct daemon *d)
     }
     if (!l->awaited && (l->probe == 0 || age > PROBE_EVERY_MS))
         send_probe(d);
+}
+
+void listen_begin(struct daemon *d)
+{
+    if (d->opt.poll_only || d->listen.pooled)
+        set_works(d, false);
+    else
+        listen_probe(d);
 }
 
 static void on_backend_pid(struct conn *conn, PGresult *res, const struct err *e,

@@ -112,7 +112,12 @@ enqueue()
     wait_until 10 state_of "$other" processing
     wait_until 10 grep -q 'to=saturated' "$LOG"
     cell=$(sql "$URL" "select wake_cell from worker.command_registry where command = 'nap'")
-    [ "$(sql "$URL" "select pg_sequence_last_value('$cell'::regclass) in (0, 3)")" = t ]
+    said_so() { [ "$(sql "$URL" "select pg_sequence_last_value('$cell'::regclass)")" = 3 ]; }
+    wait_until 10 said_so
+    # A task that comes now tells nobody; the end of one makes the worker look.
+    third=$(enqueue nap '{"ms": 1}')
+    sql "$URL" "select worker.cancel($id)" >/dev/null
+    wait_until 10 state_of "$third" completed
 }
 
 @test "a scheduled task runs at its time, not before" {
@@ -407,6 +412,8 @@ EOF
     # Without being told, it finds out.
     in_background "$LOG" "$PGKIN" work -d "$bouncer"
     wait_until 30 grep -q 'there is a pooler in between' "$LOG"
+    polls() { [ "$(sql "$URL" "select listening from worker.worker where stopped_at is null")" = f ]; }
+    wait_until 10 polls
     a=$(enqueue noop)
     b=$(enqueue note)
     wait_until 20 state_of "$a" completed

@@ -1,0 +1,1 @@
+select worker.set_listening($1::bigint, $2::boolean)
