@@ -230,7 +230,7 @@ static void end_with_curl_error(struct http_request *r, CURLcode code)
     say_curl_error(r, code, text);
     end_request(r, end, text);
     struct http_gate_guest *guest;
-    while ((guest = LIST_FIRST(&list)) != NULL)
+    while ((guest = http_gate_next(&list)) != NULL)
         end_request(guest_request(guest), end, text);
 }
 

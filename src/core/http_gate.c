@@ -177,3 +177,13 @@ void http_gate_take_waiting(struct http_gate_guest *guest, struct http_gate_list
         LIST_INSERT_HEAD(list, one, link);
     }
 }
+
+struct http_gate_guest *http_gate_next(struct http_gate_list *list)
+{
+    struct http_gate_guest *guest = LIST_FIRST(list);
+    if (guest != NULL) {
+        LIST_REMOVE(guest, link);
+        guest->waiting = false;
+    }
+    return guest;
+}

@@ -45,8 +45,10 @@ void http_gate_name_known(struct http_gate_guest *guest);
 // inside.
 void http_gate_leave(struct http_gate_guest *guest);
 
-// Moves those who wait behind this guest into `list`: they fail as it does. They
-// are still to leave.
+// Moves those who wait behind this guest into `list`, because they fail as it
+// does; http_gate_next() then gives them one by one, but for those that have left
+// in the meantime. NULL: that was the last.
 void http_gate_take_waiting(struct http_gate_guest *guest, struct http_gate_list *list);
+struct http_gate_guest *http_gate_next(struct http_gate_list *list);
 
 #endif

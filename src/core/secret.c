@@ -27,19 +27,21 @@ static bool is_name(const char *s)
     return len > 0 && len <= NAME_MAX_LEN && s[0] != '.' && strspn(s, allowed) == len;
 }
 
-static bool find_directory(const struct conf *c, const char **out, struct err *e)
+// NULL with `e` filled when there is none.
+static const char *find_directory(const struct conf *c, struct err *e)
 {
     const char *dir = conf_get_string(c, "credentials.directory");
     if (dir == NULL)
         dir = getenv("CREDENTIALS_DIRECTORY");
     if (dir == NULL || dir[0] == '\0') {
         err_set(e, "there is no credentials directory");
-        return err_hint(e, "set credentials.directory or PGKIN_CREDENTIALS");
+        err_hint(e, "set credentials.directory or PGKIN_CREDENTIALS");
+        return NULL;
     }
-    if (dir[0] != '/')
-        return err_set(e, "the credentials directory %s is not an absolute path", dir);
-    *out = dir;
-    return true;
+    if (dir[0] == '/')
+        return dir;
+    err_set(e, "the credentials directory %s is not an absolute path", dir);
+    return NULL;
 }
 
 // Reads one byte more than is allowed, to see that there is more.
@@ -85,8 +87,8 @@ bool secret_read(const struct conf *c, const char *reference, struct buf *out,
         return err_set(e, "a secret is written secret:NAME, with a name of letters, "
                           "digits, _, . and -");
     const char *name = reference + strlen(PREFIX);
-    const char *dir_path = NULL;
-    if (!find_directory(c, &dir_path, e))
+    const char *dir_path = find_directory(c, e);
+    if (dir_path == NULL)
         return err_wrap(e, "cannot read secret %s", name);
     int dir = open(dir_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
