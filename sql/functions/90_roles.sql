@@ -45,13 +45,19 @@ as $$
          worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
          worker.session_state,worker.reset_session,worker.changed_settings,
          worker.left_behind,worker.work_registry}'),
+      ('{worker_service_user,worker_admin}', '{worker.fire_schedules}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,
          worker.now,worker.schema_version}'),
       -- Those who decide.
       ('{worker_admin}',
-       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}')
+       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}'),
+      -- Schedules.
+      ('{worker_monitor,worker_admin}', '{worker.cron_times,worker.schedule_times}'),
+      ('{worker_admin}',
+       '{worker.schedule,worker.unschedule,worker.enable_schedule,worker.disable_schedule,
+         worker.run_schedule_now}')
     ) g(roles, routines)
    cross join unnest(g.roles) r(role)
    cross join unnest(g.routines) f(routine)
