@@ -45,7 +45,7 @@ as $$
          worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
          worker.session_state,worker.reset_session,worker.changed_settings,
          worker.left_behind,worker.work_registry}'),
-      ('{worker_service_user,worker_admin}', '{worker.fire_schedules}'),
+      ('{worker_service_user,worker_admin}', '{worker.fire_schedules,worker.report_progress}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,
@@ -53,6 +53,9 @@ as $$
       -- Those who decide.
       ('{worker_admin}',
        '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}'),
+      -- Progress and waiting.
+      ('{worker_enqueuer,worker_service_user,worker_monitor,worker_admin}',
+       '{worker.progress,worker.progress_of,worker.wait}'),
       -- Schedules.
       ('{worker_monitor,worker_admin}', '{worker.cron_times,worker.schedule_times}'),
       ('{worker_admin}',

@@ -59,3 +59,13 @@ create table worker.schedule_fire (
   error text,
   primary key (schedule_id, revision, fire_at)
 );
+
+-- Progress of handlers outside the database, the newest row being the truth.
+-- Handlers in SQL leave no rows: see sql/functions/84_progress.sql.
+create table worker.progress_report (
+  task_id bigint not null,
+  reported_at timestamptz not null,
+  fraction double precision,
+  message text,
+  primary key (task_id, reported_at)
+);
