@@ -67,6 +67,7 @@ as $$
 declare
   v_open queues.lease_open;
   v_lease queues.lease;
+  v_unfinished bigint[];
 begin
   delete from queues.lease_open o where o.lease_id = p_lease_id returning o.* into v_open;
   if not found then
@@ -87,9 +88,12 @@ begin
           from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
     end if;
     perform queues.note_ended(v_lease.task_ids);
+    perform queues.count_ends(v_lease.queue_id, p_now, cardinality(v_lease.task_ids));
   else
-    perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid,
-                             queues.unfinished(v_lease), null, null, null, null);
+    v_unfinished := queues.unfinished(v_lease);
+    perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid, v_unfinished, null, null, null,
+                             null);
+    perform queues.count_lease(v_lease, p_now, v_unfinished);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
@@ -264,6 +268,8 @@ begin
   end if;
   perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid, v_good.ids, v_good.outcomes,
                            v_good.errors, v_good.results, v_good.durations);
+  perform queues.count_lease(v_lease, p_now, v_good.ids,
+                             cardinality(v_good.ids) = cardinality(v_unfinished));
   if cardinality(v_good.ids) = cardinality(v_unfinished) then
     delete from queues.lease_open o where o.lease_id = p_lease_id;
   elsif not v_open.partial then

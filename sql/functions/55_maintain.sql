@@ -66,6 +66,7 @@ begin
        for update of h skip locked));
   perform queues.raise_lease_floor();
   perform queues.empty_staging();
+  perform worker.roll_stats();
   return jsonb_build_object('swept', v_found, 'due', v_due, 'recovered', v_recovered,
                             'parents', v_parents);
 end

@@ -193,6 +193,7 @@ begin
       delete from queues.pending_key k where k.task_id = p_task_id;
       perform queues.cancel_children(p_task_id, v_now, 'the parent task was canceled');
       perform queues.note_ended(array[p_task_id]);
+      perform queues.count_ends(v_task.queue_id, v_now, 0, p_canceled => 1);
       if v_task.parent_id is not null then
         perform queues.settle_parents(array[v_task.parent_id]);
       end if;

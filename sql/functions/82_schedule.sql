@@ -10,7 +10,7 @@
 -- floor below which nobody looks for one.
 create or replace function worker.schedule_floor_key() returns bigint
 language sql immutable
-as $$ select 8101412779686100992 $$;
+as $$ select 8101694254662811656 $$;
 
 -- When a schedule fires next after p_after.
 create or replace function worker.schedule_next(

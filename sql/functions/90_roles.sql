@@ -56,6 +56,9 @@ as $$
       -- Progress and waiting.
       ('{worker_enqueuer,worker_service_user,worker_monitor,worker_admin}',
        '{worker.progress,worker.progress_of,worker.wait}'),
+      -- Reports.
+      ('{worker_monitor,worker_service_user,worker_admin}',
+       '{worker.report,worker.recent_events}'),
       -- Schedules.
       ('{worker_monitor,worker_admin}', '{worker.cron_times,worker.schedule_times}'),
       ('{worker_admin}',

@@ -69,3 +69,28 @@ create table worker.progress_report (
   message text,
   primary key (task_id, reported_at)
 );
+
+-- How many tasks have ended, and how. Added once per lease that ends, never per
+-- task; summed up by the minute soon after, and older days in one row of each
+-- queue, at '-infinity'. Read from the time in the cell worker.stat_floor on (ms).
+create table worker.stat_raw (
+  recorded_at timestamptz not null,
+  queue_id integer not null,
+  succeeded bigint not null,
+  failed bigint not null,
+  canceled bigint not null,
+  retries bigint not null,       -- attempts that failed and are made again
+  recovered bigint not null      -- attempts lost with their worker
+);
+create index stat_raw_idx on worker.stat_raw (recorded_at);
+create sequence worker.stat_floor minvalue 0 start 0;
+create table worker.stat (
+  queue_id integer not null,
+  minute timestamptz not null,
+  succeeded bigint not null,
+  failed bigint not null,
+  canceled bigint not null,
+  retries bigint not null,
+  recovered bigint not null,
+  primary key (queue_id, minute)
+);
