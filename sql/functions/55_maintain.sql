@@ -35,6 +35,7 @@ declare
   v_recovered integer := 0;
   v_parents integer;
 begin
+  perform worker.raise_stat_floor();
   perform worker.fire_schedules();
   for v_queue_id in
     select q.queue_id from worker.queue_registry q

@@ -337,7 +337,9 @@ begin
     p_context => jsonb_build_object('schedule', p_schedule.name, 'fire_at', p_fire_at),
     p_task_id => v_task_id);
   return true;
-exception when others then
+exception when serialization_failure or deadlock_detected then
+  raise;
+when others then
   insert into worker.schedule_fire (schedule_id, revision, fire_at, made_at, outcome,
                                     last_task_id, error)
     values (p_schedule.schedule_id, p_schedule.revision, p_fire_at, p_now, 'failed', v_last,
@@ -407,6 +409,8 @@ begin
     perform worker.prune_fires(v_schedule, p_now);
   end if;
   return v_made;
+exception when serialization_failure or deadlock_detected then
+  return 0;  -- others have made what an old snapshot shows as due; nothing is lost
 end
 $$;
 
@@ -450,14 +454,12 @@ declare
   v_id bigint;
   v_made integer := 0;
 begin
-  -- An old snapshot does not see what others have made.
-  if current_setting('transaction_isolation') <> 'read committed' then
-    return 0;
-  end if;
   -- Now and then the floor follows, so that the dead rows of fires long made are
-  -- not walked over. Only to what has committed, so not after this transaction
-  -- has changed anything; and not in one that may stay open with the lock.
+  -- not walked over. Only to what has committed, so not with an old snapshot, nor
+  -- after this transaction has changed anything; and not in one that may stay
+  -- open with the lock.
   if v_now - v_floor > interval '10 seconds' and queues.alone()
+     and current_setting('transaction_isolation') = 'read committed'
      and pg_current_xact_id_if_assigned() is null
      and pg_try_advisory_xact_lock(worker.schedule_floor_key()) then
     perform setval('worker.schedule_floor', (extract(epoch from least(v_now,

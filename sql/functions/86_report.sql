@@ -78,37 +78,58 @@ begin
      or not pg_try_advisory_xact_lock(8101694254662811657) then
     return;
   end if;
-  with moved as (
-    delete from worker.stat_raw r
-     where r.recorded_at >= v_floor and r.recorded_at < v_now - interval '10 seconds'
-    returning *)
-  insert into worker.stat as s (queue_id, minute, succeeded, failed, canceled, retries, recovered)
-    select m.queue_id, date_trunc('minute', m.recorded_at), sum(m.succeeded), sum(m.failed),
-           sum(m.canceled), sum(m.retries), sum(m.recovered)
-      from moved m group by 1, 2 order by 1, 2
-    on conflict (queue_id, minute) do update
-      set succeeded = s.succeeded + excluded.succeeded, failed = s.failed + excluded.failed,
-          canceled = s.canceled + excluded.canceled, retries = s.retries + excluded.retries,
-          recovered = s.recovered + excluded.recovered;
-  if coalesce(current_setting('worker.fake_now', true), '') = '' then
-    perform setval('worker.stat_floor',
-                   (extract(epoch from v_now - interval '70 seconds') * 1000)::bigint);
-  end if;
-  -- An hour at a time.
-  if exists (select from worker.stat s where s.minute > '-infinity'
-                and s.minute < v_now - interval '25 hours') then
+  begin
     with moved as (
-      delete from worker.stat s
-       where s.minute > '-infinity' and s.minute < v_now - interval '24 hours'
+      delete from worker.stat_raw r
+       where r.recorded_at >= v_floor and r.recorded_at < v_now - interval '10 seconds'
       returning *)
     insert into worker.stat as s (queue_id, minute, succeeded, failed, canceled, retries, recovered)
-      select m.queue_id, '-infinity', sum(m.succeeded), sum(m.failed), sum(m.canceled),
-             sum(m.retries), sum(m.recovered)
-        from moved m group by 1 order by 1
+      select m.queue_id, date_trunc('minute', m.recorded_at), sum(m.succeeded), sum(m.failed),
+             sum(m.canceled), sum(m.retries), sum(m.recovered)
+        from moved m group by 1, 2 order by 1, 2
       on conflict (queue_id, minute) do update
         set succeeded = s.succeeded + excluded.succeeded, failed = s.failed + excluded.failed,
             canceled = s.canceled + excluded.canceled, retries = s.retries + excluded.retries,
             recovered = s.recovered + excluded.recovered;
+    -- An hour at a time.
+    if exists (select from worker.stat s where s.minute > '-infinity'
+                  and s.minute < v_now - interval '25 hours') then
+      with moved as (
+        delete from worker.stat s
+         where s.minute > '-infinity' and s.minute < v_now - interval '24 hours'
+        returning *)
+      insert into worker.stat as s (queue_id, minute, succeeded, failed, canceled, retries,
+                                    recovered)
+        select m.queue_id, '-infinity', sum(m.succeeded), sum(m.failed), sum(m.canceled),
+               sum(m.retries), sum(m.recovered)
+          from moved m group by 1 order by 1
+        on conflict (queue_id, minute) do update
+          set succeeded = s.succeeded + excluded.succeeded, failed = s.failed + excluded.failed,
+              canceled = s.canceled + excluded.canceled, retries = s.retries + excluded.retries,
+              recovered = s.recovered + excluded.recovered;
+    end if;
+  exception when serialization_failure then
+    return;  -- an old snapshot, and somebody else has done it
+  end;
+end
+$$;
+
+-- Now and then the floor follows, so that the dead rows of what was summed up are
+-- not walked over. Only to what has committed: so not with an old snapshot, nor
+-- after this transaction has changed anything.
+create or replace function worker.raise_stat_floor() returns void
+language plpgsql
+as $$
+declare
+  v_now timestamptz := worker.now();
+  v_floor timestamptz := worker.stat_floor();
+begin
+  if v_now - v_floor > interval '100 seconds' and pg_current_xact_id_if_assigned() is null
+     and current_setting('transaction_isolation') = 'read committed'
+     and coalesce(current_setting('worker.fake_now', true), '') = '' then
+    perform setval('worker.stat_floor', (extract(epoch from least(v_now - interval '70 seconds',
+      (select min(r.recorded_at) from worker.stat_raw r
+        where r.recorded_at >= v_floor))) * 1000)::bigint - 1);
   end if;
 end
 $$;

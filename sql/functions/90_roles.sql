@@ -54,8 +54,9 @@ as $$
       ('{worker_admin}',
        '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}'),
       -- Progress and waiting.
+      ('{worker_enqueuer,worker_service_user,worker_admin}', '{worker.progress}'),
       ('{worker_enqueuer,worker_service_user,worker_monitor,worker_admin}',
-       '{worker.progress,worker.progress_of,worker.wait}'),
+       '{worker.progress_of,worker.wait}'),
       -- Reports.
       ('{worker_monitor,worker_service_user,worker_admin}',
        '{worker.report,worker.recent_events}'),

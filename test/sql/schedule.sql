@@ -203,7 +203,7 @@ select worker.fire_schedules();
 select count(*) from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock' and pid = pg_backend_pid()
   and classid = worker.schedule_floor_key() >> 32;
 rollback;
--- With an old snapshot nothing is made.
+-- A snapshot that stays does not keep it from firing.
 begin isolation level repeatable read;
 select count(*) from worker.schedule_due;
 set local worker.fake_now = '2035-01-01 00:05:00+00';
@@ -242,3 +242,29 @@ select worker.schedule('x', '* * * * *', 'work', p_jitter => '-1 s');
 select worker.enable_schedule('x');
 select worker.disable_schedule('x');
 select worker.run_schedule_now('x');
+
+-- ---------------------------------------------------------------- who may what
+set worker.fake_now = '2035-06-01 00:00:00+00';
+set role worker_monitor;
+select name, next_times[1], last_outcome from worker.schedules order by name;
+select worker.cron_times('@yearly', p_count => 1);
+select count(*) > 0 as reported from worker.report;
+select count(*) > 0 as events from worker.recent_events(10);
+select count(*) as progress from worker.progress_of(1);
+select worker.wait(1, '0') is not null as ended;
+select worker.schedule('mine', '@daily', 'work');
+select worker.unschedule('late');
+select worker.fire_schedules();
+set role worker_enqueuer;
+select worker.schedule('mine', '@daily', 'work');
+select worker.wait(1, '0') is not null as ended;
+select count(*) from worker.schedules;
+set role worker_service_user;
+select worker.fire_schedules() > 0 as fired;
+select worker.report_progress(1, 1, 0.5);
+select worker.run_schedule_now('late');
+set role worker_admin;
+select worker.schedule('mine', '@daily', 'work'), worker.run_schedule_now('mine') > 0 as ran,
+       worker.disable_schedule('mine'), worker.enable_schedule('mine'), worker.unschedule('mine');
+insert into worker.schedule_registry (name) values ('by hand');
+reset role;
