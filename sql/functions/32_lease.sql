@@ -95,6 +95,7 @@ declare
   v_task record;
   v_alone boolean;
   v_ended boolean;
+  v_unfinished bigint[];
   v_lost integer := 0;
 begin
   delete from queues.lease_open where lease_id = p_lease_id;
@@ -103,6 +104,7 @@ begin
   end if;
   select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
   v_alone := cardinality(v_lease.task_ids) = 1 and p_outcome = 'lost';
+  v_unfinished := queues.unfinished(v_lease);
   for v_task in
     select t.*, c.max_leases, c.lane + (t.parent_id is not null)::integer as now_lane,
            least(coalesce(v_lease.attempts[u.i], 0) + 1, 32766) as attempts,
@@ -145,6 +147,7 @@ begin
     end if;
     v_lost := v_lost + 1;
   end loop;
+  perform queues.count_lease(v_lease, p_now, v_unfinished);
   return v_lost;
 end
 $$;

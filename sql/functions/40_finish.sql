@@ -74,11 +74,13 @@ begin
           from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
     end if;
     perform queues.note_ended(v_lease.task_ids);
+    perform queues.count_ends(v_lease.queue_id, p_now, cardinality(v_lease.task_ids));
   else
     v_ids := queues.unfinished(v_lease);
     perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid,
                              v_ids, null, null, null,
                              array_fill(p_duration, array[cardinality(v_ids)]));
+    perform queues.count_lease(v_lease, p_now, v_ids);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
@@ -269,6 +271,8 @@ begin
   end if;
   perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid, v_good.ids, v_good.outcomes,
                            v_good.errors, v_good.results, v_good.durations, v_good.delays);
+  perform queues.count_lease(v_lease, p_now, v_good.ids,
+                             cardinality(v_good.ids) = cardinality(v_unfinished));
   if cardinality(v_good.ids) = cardinality(v_unfinished) then
     delete from queues.lease_open o where o.lease_id = p_lease_id;
   elsif not v_open.partial then

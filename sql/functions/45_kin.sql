@@ -164,6 +164,7 @@ begin
               v_waiting.worker_pid, v_waiting.attempt, v_waiting.result);
     perform queues.note_ended(array[p_parent_id]);
   end if;
+  perform queues.count_tasks(v_waiting.queue_id, v_now, null, array[p_parent_id]);
   return true;
 end
 $$;
@@ -281,6 +282,8 @@ begin
     v_canceled := cardinality(v_ids);
     perform queues.drop_keys(v_ids);
     perform queues.note_ended(v_ids);
+    perform queues.count_ends(t.queue_id, p_now, 0, p_canceled => v_canceled)
+       from queues.task t where t.task_id = v_ids[1];
   end if;
   if not queues.may_have_children(p_task_id + 1) then
     return v_canceled;

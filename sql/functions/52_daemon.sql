@@ -137,9 +137,8 @@ begin
     select o.lease_id, a.pid, a.backend_start, a.application_name
       from pg_stat_get_activity(null) a
       join queues.lease_open o on o.backend_pid = a.pid
-     where a.application_name ~ '^pgkin task \d+ until \d+(\.\d+)?$'
-       and split_part(a.application_name, ' ', 5)::double precision
-           < extract(epoch from clock_timestamp())
+     where substring(a.application_name, '^pgkin \d+ \S+ \d+ until (\d{1,15})')::bigint
+           < extract(epoch from clock_timestamp()) * 1000
   loop
     -- The lease cannot end while this holds it: it is this task that is hit.
     perform from queues.lease_open o where o.lease_id = v_session.lease_id

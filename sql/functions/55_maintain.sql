@@ -37,6 +37,8 @@ declare
 begin
   -- Waits for no parent: it holds timers that others may be waiting for.
   perform set_config('worker.kin_locked', 'on', true);
+  perform worker.raise_stat_floor();
+  perform worker.fire_schedules();
   for v_queue_id in
     select q.queue_id from worker.queue_registry q
      where p_queue is null or q.queue = p_queue order by q.queue_id
@@ -68,6 +70,7 @@ begin
        for update of h skip locked));
   perform queues.raise_lease_floor();
   perform queues.empty_staging();
+  perform worker.roll_stats();
   return jsonb_build_object('swept', v_found, 'due', v_due, 'recovered', v_recovered,
                             'parents', v_parents);
 end

@@ -63,7 +63,7 @@ as $$
 declare
   v_set text := pg_catalog.set_config('worker.current_task', p_task_id::text, true);
   v_name text;
-  v_until double precision;
+  v_until bigint;
   v_result jsonb;
   v_failed boolean;
   v_message text;
@@ -73,10 +73,12 @@ declare
   v_state text;
 begin
   if p_timeout is not null then
+    -- Where it can be read while this transaction is open: see 84_progress.sql.
     v_name := pg_catalog.current_setting('application_name');
-    v_until := extract(epoch from pg_catalog.clock_timestamp()) + p_timeout;
-    v_set := pg_catalog.set_config('application_name',
-      pg_catalog.format('pgkin task %s until %s', p_task_id, v_until::numeric(20, 3)), false);
+    v_until := ((extract(epoch from pg_catalog.clock_timestamp()) + p_timeout) * 1000)::bigint;
+    v_set := pg_catalog.set_config('worker.until', v_until::text, true);
+    v_set := pg_catalog.set_config('application_name', pg_catalog.format('pgkin %s - %s until %s',
+      p_task_id, (v_until / 1000 - p_timeout)::bigint, v_until), false);
   end if;
   for v_try in 1..5 loop
     begin
@@ -113,7 +115,9 @@ begin
   v_set := pg_catalog.set_config('worker.current_task', '', true);
   if p_timeout is not null then
     v_set := pg_catalog.set_config('application_name', v_name, false);
-    if v_state = '57014' and extract(epoch from pg_catalog.clock_timestamp()) >= v_until then
+    v_set := pg_catalog.set_config('worker.until', '', true);
+    if v_state = '57014'
+       and extract(epoch from pg_catalog.clock_timestamp()) * 1000 >= v_until then
       v_state := 'PK003';
       v_message := pg_catalog.format('timed out after %s s', p_timeout);
     end if;

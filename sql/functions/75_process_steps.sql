@@ -167,6 +167,7 @@ begin
   end if;
   if p_last and queues.unfinished(v_lease) = '{}' then
     delete from queues.lease_open o where o.lease_id = p_lease_id;
+    perform queues.count_lease(v_lease, v_now, p_ids);
   elsif not v_partial then
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
   end if;

@@ -221,6 +221,7 @@ begin
       perform queues.drop_keys(array[p_task.task_id]);
       perform queues.cancel_children(p_task.task_id, p_now, 'the parent task was canceled');
       perform queues.note_ended(array[p_task.task_id]);
+      perform queues.count_ends(p_task.queue_id, p_now, 0, p_canceled => 1);
       if p_task.parent_id is not null and p_running then
         perform queues.settle_parents(array[p_task.parent_id]);
       elsif p_task.parent_id is not null then

@@ -109,6 +109,7 @@ begin
       end loop;
     end if;
     perform queues.note_ended(v_gone.ids);
+    perform queues.count_ends(p_queue_id, v_now, 0, p_canceled => cardinality(v_gone.ids));
     insert into queues.parent_check (parent_id) select unnest(v_gone.parent_ids);
   end if;
   for v_id in select unnest(v_gone.held) loop

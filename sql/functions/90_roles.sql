@@ -47,6 +47,7 @@ as $$
          worker.left_behind,worker.work_registry,worker.look,worker.look_at,
          worker.publish_loop,worker.run_fiber,worker.stop_overdue,worker.cancel_requests,
          worker.release_unknown,worker.give_up,worker.snooze}'),
+      ('{worker_service_user,worker_admin}', '{worker.fire_schedules,worker.report_progress}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,
@@ -56,7 +57,19 @@ as $$
        '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued,
          worker.retry,worker.retry_failed,worker.discard,worker.discard_failed,
          worker.cancel_all,worker.cancel_all_in_pages,worker.cancel_page,worker.last_task_id,
-         worker.pause,worker.resume,worker.pause_command,worker.resume_command}')
+         worker.pause,worker.resume,worker.pause_command,worker.resume_command}'),
+      -- Progress and waiting.
+      ('{worker_enqueuer,worker_service_user,worker_admin}', '{worker.progress}'),
+      ('{worker_enqueuer,worker_service_user,worker_monitor,worker_admin}',
+       '{worker.progress_of,worker.wait}'),
+      -- Reports.
+      ('{worker_monitor,worker_service_user,worker_admin}',
+       '{worker.report,worker.recent_events}'),
+      -- Schedules.
+      ('{worker_monitor,worker_admin}', '{worker.cron_times,worker.schedule_times}'),
+      ('{worker_admin}',
+       '{worker.schedule,worker.unschedule,worker.enable_schedule,worker.disable_schedule,
+         worker.run_schedule_now}')
     ) g(roles, routines)
    cross join unnest(g.roles) r(role)
    cross join unnest(g.routines) f(routine)

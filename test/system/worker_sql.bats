@@ -462,6 +462,10 @@ END
     check_page "$BATS_TEST_DIRNAME/../../docs/sql.md"
 }
 
+@test "docs/schedules.md does what it says" {
+    check_page "$BATS_TEST_DIRNAME/../../docs/schedules.md"
+}
+
 @test "docs/testing.md does what it says" {
     check_page "$BATS_TEST_DIRNAME/../../docs/testing.md"
 }
