@@ -240,6 +240,8 @@ static void on_looked(struct conn *conn, PGresult *res, const struct err *e, voi
     d->control.looking = false;
     if (e != NULL) {
         log_failure(d, "cannot look for work", res, e);
+        for (size_t i = 0; i < d->queue_count; i++)
+            d->queues[i]->sql_asked = false; // the next tick asks again
         return;
     }
     for (int row = 0; row < PQntuples(res); row++) {
@@ -254,18 +256,21 @@ static void on_looked(struct conn *conn, PGresult *res, const struct err *e, voi
             due = -1; // this is asked again long before
         take_look(d, q, PQgetvalue(res, row, 1), (int)due);
     }
+    if (d->control.look_again)
+        control_look(d);
 }
 
 void control_look(struct daemon *d)
 {
     struct conn_params p = CONN_PARAMS_INIT;
     size_t n = 0;
+    d->control.look_again = d->control.looking;
     if (d->control.looking || d->queue_count == 0 || !daemon_may_claim(d))
         return;
     int64_t *ids = xcalloc(d->queue_count, sizeof *ids);
     for (size_t i = 0; i < d->queue_count; i++) {
         const struct queue *q = d->queues[i];
-        if (!q->gone && (q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
+        if (!q->gone && (q->sql_asked || q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
             ids[n++] = q->id;
     }
     if (n > 0) {

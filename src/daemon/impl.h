@@ -154,7 +154,8 @@ struct queue {
 
     // In the database
     bool has_sql;
-    bool sql_seen; // there was work for fibers, of late
+    bool sql_seen;  // there was work for fibers, of late
+    bool sql_asked; // a look is to tell whether there is
     bool serial;   // one tree at a time: a top fiber and child fibers
     bool top_hungry;
     bool child_hungry;
@@ -233,6 +234,7 @@ struct control {
     bool reading; // the registry
     bool reread;  // it has changed meanwhile
     bool looking;
+    bool look_again; // somebody asked meanwhile
     bool exclusive_held;
     unsigned ticks;
     int64_t beat_ms;          // when the last heartbeat was answered

@@ -156,7 +156,9 @@ static void call_fibers(struct queue *q)
 {
     // No connection is made for handlers in SQL before a look has seen some.
     if (!q->sql_seen) {
+        q->sql_asked = q->sql_asked || q->top_hungry || q->child_hungry;
         q->top_hungry = q->child_hungry = false;
+        control_look(q->d);
         return;
     }
     struct fiber *any = find_free(q, FIBER_ANY);
@@ -203,7 +205,7 @@ void queue_rest_fibers(struct queue *q)
 // nothing is left?
 static bool is_looking(const struct queue *q)
 {
-    return q->asked > 0 || (q->hungry && queue_room(q) > 0) || any_young(q);
+    return q->asked > 0 || q->sql_asked || (q->hungry && queue_room(q) > 0) || any_young(q);
 }
 
 static bool is_saturated(const struct queue *q)
@@ -387,6 +389,13 @@ void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
 
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
 {
+    if (q->sql_asked) {
+        q->sql_asked = false;
+        q->sql_seen = sql;
+        if (sql)
+            look_again(q);
+        queue_go_on(q);
+    }
     if (q->state != QUEUE_IDLE && q->state != QUEUE_SCHEDULED)
         return;
     if ((sql && !q->has_sql && q->fiber_count > 0) || (other && q->lane_count > 0) ||
