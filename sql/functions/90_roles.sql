@@ -48,7 +48,7 @@ as $$
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,
-         worker.now,worker.schema_version}'),
+         worker.now,worker.schema_version,worker.find_tasks,worker.queue_overview}'),
       -- Those who decide.
       ('{worker_admin}',
        '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}')
