@@ -36,6 +36,8 @@ static bool set_error(PGconn *conn, const PGresult *res, struct err *e)
     const char *detail = PQresultErrorField(res, PG_DIAG_MESSAGE_DETAIL);
     const char *hint = PQresultErrorField(res, PG_DIAG_MESSAGE_HINT);
     const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+    if (e == NULL)
+        return false;
     if (message == NULL || sqlstate == NULL)
         return err_set(e, "%s", PQerrorMessage(conn));
     if (detail != NULL)
@@ -81,6 +83,12 @@ bool client_begin_look(PGconn *conn, struct err *e)
     return ok;
 }
 
+// A failure shows in the next statement.
+void client_end_look(PGconn *conn)
+{
+    PQclear(client_query(conn, "cli_end", 0, NULL, NULL));
+}
+
 const char *client_value(const PGresult *res, int row, int column)
 {
     return PQgetisnull(res, row, column) ? NULL : PQgetvalue(res, row, column);
@@ -102,13 +110,20 @@ static void explain_stranger(PGconn *conn, struct err *e)
     PQclear(res);
 }
 
+bool client_check(PGconn *conn, int *version, struct err *e)
+{
+    if (migrate_check(conn, version, e))
+        return true;
+    explain_stranger(conn, e);
+    return false;
+}
+
 PGconn *client_open(const struct cli_common *common, struct err *e)
 {
     PGconn *conn = db_connect_in(common->database, common->data_dir, e);
     if (conn == NULL)
         return NULL;
-    if (!migrate_check(conn, NULL, e)) {
-        explain_stranger(conn, e);
+    if (!client_check(conn, NULL, e)) {
         PQfinish(conn);
         return NULL;
     }

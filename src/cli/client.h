@@ -18,12 +18,18 @@
 // NULL with `e` filled on failure; else the caller ends it with PQfinish().
 PGconn *client_open(const struct cli_common *common, struct err *e);
 
+// The check alone. `version` may be NULL; else it gets the database's.
+bool client_check(PGconn *conn, int *version, struct err *e);
+
 // Begins a transaction that only looks: all statements see the same moment, and
-// are planned to find a few rows among many. It ends with the connection.
+// are planned to find a few rows among many. It ends with the connection, or
+// with client_end_look().
 bool client_begin_look(PGconn *conn, struct err *e);
+void client_end_look(PGconn *conn);
 
 // Executes sql/queries/NAME.sql with parameters as text. NULL with `e` filled on
-// failure; else the caller clears the result.
+// failure (NULL when the reason is of no interest); else the caller clears the
+// result.
 PGresult *client_query(PGconn *conn, const char *name, int n, const char *const *params,
                        struct err *e);
 

@@ -38,6 +38,7 @@ fails()
     local expected=$1 message=$2 hint=$3
     shift 3
     run --separate-stderr "$@"
+    # shellcheck disable=SC2154 # from bats
     echo "status $status, stdout: $output, stderr: $stderr"
     [ "$status" -eq "$expected" ]
     [ -z "$output" ]

@@ -29,7 +29,7 @@ task()
 }
 
 @test "the payload from standard input" {
-    echo '{"a": "ü\n\"quoted\""}' | "$PGKIN" enqueue run -
+    "$PGKIN" enqueue run - <<<'{"a": "ü\n\"quoted\""}'
     [ "$(task 1 "payload ->> 'a'")" = $'ü\n"quoted"' ]
     # Longer than what a pipe holds.
     python3 -c 'print("{\"a\": \"" + "x" * 300000 + "\"}")' | "$PGKIN" enqueue run -
@@ -117,6 +117,7 @@ waiting()
 ended_with()
 {
     local ended=0
+    # shellcheck disable=SC2154 # from in_background
     wait "$background_pid" || ended=$?
     [ "$ended" -eq "$1" ]
 }

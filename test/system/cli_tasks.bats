@@ -112,7 +112,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$@"
     run on_terminal 60 "$PGKIN" tasks
     echo "$output"
     [ "$status" -eq 0 ]
-    [ "$(echo "${lines[1]}" | LC_ALL=C.UTF-8 wc -m)" -eq 61 ]
+    [ "$(LC_ALL=C.UTF-8 wc -m <<<"${lines[1]}")" -eq 61 ]
     [[ ${lines[1]} == *…* ]]
     [[ $("$PGKIN" tasks) == *'ä"}' ]]
 }
@@ -163,7 +163,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$@"
         run "$PGKIN" show "$id"
         echo "$output"
         tree=$(sed -n '/^tree$/,/^$/p' <<<"$output")
-        [ "$(sed 's/^>/ /' <<<"$tree")" = $'tree\n  4 run waiting\n    5 run processing\n    6 run pending' ]
+        [ "${tree/>/ }" = $'tree\n  4 run waiting\n    5 run processing\n    6 run pending' ]
         [[ $(grep '^>' <<<"$tree") =~ ^\>\ +$id\  ]]
     done
     run "$PGKIN" show 4

@@ -1,0 +1,1 @@
+select pg_catalog.to_regprocedure('worker.reconcile_slots()') is not null
