@@ -159,7 +159,7 @@ begin
   perform queues.check_filter(p_state, p_queue, p_command);
   select q.queue_id into v_queue_id from worker.queue_registry q where q.queue = p_queue;
   -- Where an index answers the whole question, as many as are wanted will do.
-  if p_command is null and (p_state in ('pending', 'processing', 'waiting')
+  if p_command is null and (p_state in ('processing', 'waiting')
                             or (p_state is null and p_queue is null)) then
     v_window := p_limit;
   end if;
@@ -197,6 +197,8 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
+  -- Timers for a time that never comes: these tasks wait for somebody, not for it.
+  c_never constant timestamptz := '9999-01-01 00:00:00+00';
   v_now timestamptz := worker.now();
   v_queue worker.queue_registry;
   v_due record;
@@ -208,17 +210,22 @@ begin
     paused_until := case when paused then v_queue.paused_until end;
     top_concurrency := v_queue.top_concurrency;
     -- What is due but has not left the timers yet is pending like the rest.
-    select coalesce(sum(cardinality(r.task_ids)), 0) as n, min(r.run_at) as oldest into v_due
+    select coalesce(sum(cardinality(r.task_ids)), 0) as n,
+           min(r.run_at) filter (where r.run_at < c_never) as oldest into v_due
       from (select w.run_at, w.task_ids from queues.ready_window(v_queue.queue_id, p_most + 1) w
             union all
             (select t.run_at, t.task_ids from queues.timer t
               where t.queue_id = v_queue.queue_id and t.run_at <= v_now
+              order by t.run_at limit p_most + 1)
+            union all
+            (select t.run_at, t.task_ids from queues.timer t
+              where t.queue_id = v_queue.queue_id and t.run_at >= c_never
               order by t.run_at limit p_most + 1)) r;
     pending := least(v_due.n, p_most + 1);
     oldest_due := least(v_due.oldest, queues.oldest_head(v_queue.queue_id));
     select least(coalesce(sum(cardinality(s.task_ids)), 0), p_most + 1) into scheduled
       from (select t.task_ids from queues.timer t
-             where t.queue_id = v_queue.queue_id and t.run_at > v_now
+             where t.queue_id = v_queue.queue_id and t.run_at > v_now and t.run_at < c_never
              order by t.run_at limit p_most + 1) s;
     select count(*) into processing
       from (select from queues.in_flight f

@@ -1,1 +1,1 @@
-select pg_catalog.to_regprocedure('worker.reconcile_slots()') is not null
+select pg_catalog.to_regclass('worker.slot_problem') is not null

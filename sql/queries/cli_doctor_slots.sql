@@ -1,6 +1,5 @@
--- Frees the slots that nobody holds any more.
-select case when n.freed = 0 then 'ok' else 'warn' end,
-       case when n.freed = 0 then 'every used slot belongs to running work'
-            else n.freed || ' had leaked, and are free again' end,
-       'finish and recovery should have freed them: please report it'
-  from (select coalesce(worker.reconcile_slots()::bigint, 0) as freed) n
+select case when count(*) = 0 then 'ok' else 'fail' end,
+       case when count(*) = 0 then 'every slot in use belongs to work that runs'
+            else string_agg(format('%s of lease %s: %s', p.task_key, p.lease_id, p.problem), '; ') end,
+       'select worker.reconcile_slots(true) puts it right'
+  from (select * from worker.slot_problem limit 10) p

@@ -109,8 +109,7 @@ const struct cli_command cmd_doctor = {
     .summary = "check the database, the schema and what runs in it",
     .help =
         "Each line is a check: ok, warn (should be looked at) or fail (is broken). The\n"
-        "exit status is 1 when one of them fails. Slots that leaked are set free; all\n"
-        "else is only looked at.\n",
+        "exit status is 1 when one of them fails. Nothing is changed.\n",
     .options = options,
     .run = run,
 };

@@ -174,7 +174,7 @@ static void check_clock(PGconn *conn, const char *check, struct doctor_report *r
     free(text);
 }
 
-// Limits came later than the schema; where there are none nothing can leak.
+// Where the schema has no limits nothing can leak.
 static void check_slots(PGconn *conn, const char *check, struct doctor_report *rep)
 {
     struct err e = ERR_INIT;

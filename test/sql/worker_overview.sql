@@ -27,6 +27,10 @@ select count(worker.enqueue('run')) from generate_series(1, 3);
 select count(*) from worker.enqueue_many('other', array_fill('{}'::jsonb, '{250}'));
 select worker.enqueue('rare', p_scheduled_at => worker.now() + interval '1 hour') as later \gset
 select worker.cancel(worker.enqueue('other'));
+-- Neither the last of a line nor the last of the timers is the newest.
+select worker.enqueue('run', p_priority => p) from unnest('{7,-7,3}'::bigint[]) p;
+select worker.enqueue('rare', p_scheduled_at => worker.now() + make_interval(hours => h))
+  from unnest('{5,2,3}'::int[]) h;
 create view app.filters as
   select s.state, q.queue, c.command
     from (select unnest(enum_range(null::queues.task_state)) union all select null) s(state)
@@ -66,20 +70,26 @@ select queue, paused, paused_until, pending, scheduled, failed_last_hour from wo
 reset worker.fake_now;
 update worker.queue_registry set paused = false, paused_until = null;
 
+-- What waits for a time that never comes is pending, and not the oldest.
+begin;
+update queues.timer set run_at = '9999-01-01 00:00:00+00';
+select queue, pending, scheduled, oldest_due < now() as due from worker.queue_overview();
+rollback;
+
 -- 300,000 tasks that have ended, and 200,000 that have not.
 insert into queues.task (task_id, task_type, payload, enqueued_at, scheduled_at, priority, queue_id)
   select nextval('queues.task_id_seq'), 'run', '{}', now(), now(), 0, q.queue_id
     from worker.queue_registry q, generate_series(1, 300000) where q.queue = 'q';
 insert into queues.task_completed (task_id, completed_at, queue_id, state, attempt)
   select t.task_id, now(), t.queue_id, case when t.task_id % 3 = 0 then 'canceled' else 'completed' end::queues.task_state, 1
-    from queues.task t where t.task_id > :later + 1;
+    from queues.task t where t.task_id > :later + 7;
 select count(*) from worker.enqueue_many('run', array_fill('{}'::jsonb, '{200000}'));
 select max(task_id) as newest from queues.task \gset
 -- The newest, and what the window does not show is said.
 select t.task_ids = array[:newest, :newest - 1]::bigint[] as newest, t.cut from worker.find_tasks('pending', p_limit => 2) t;
 select t.task_ids, t.cut from worker.find_tasks('pending', p_command => 'rare', p_limit => 1) t;
 set worker.list_window = 250000;
-select t.task_ids = array[:later]::bigint[] as right, t.cut from worker.find_tasks('pending', p_command => 'rare', p_limit => 1) t;
+select t.task_ids = array[:later + 7]::bigint[] as right, t.cut from worker.find_tasks('pending', p_command => 'rare', p_limit => 1) t;
 reset worker.list_window;
 select cardinality(t.task_ids), t.cut from worker.find_tasks('failed') t;
 select cardinality(t.task_ids), t.cut from worker.find_tasks('completed', 'q', p_limit => 7) t;

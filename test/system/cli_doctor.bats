@@ -126,6 +126,18 @@ later()
     PGOPTIONS=$(later 60) finds 1 'fail parents: 1 wait although their children have ended: 1' '*'
 }
 
+@test "a leaked slot" {
+    [ "$(sql "$DATABASE_URL" "select to_regclass('worker.slot_problem') is not null")" = t ] ||
+        skip 'there are no limits'
+    sql "$DATABASE_URL" "select worker.register_command('limited', 'q', 'app.run', p_concurrency_limit => 2)"
+    "$PGKIN" enqueue limited
+    sql "$DATABASE_URL" "select worker.register_worker('mine')"
+    sql "$DATABASE_URL" "select task_id from queues.exchange('q', 1, p_worker_id => 1, p_lanes => queues.all_lanes())"
+    finds 0 'ok slots: *'
+    sql "$DATABASE_URL" 'delete from queues.lease_open'
+    finds 1 'fail slots: limited of lease * has ended' '*reconcile_slots*'
+}
+
 @test "who holds the oldest snapshot" {
     in_background "$BATS_TEST_TMPDIR/log" env PGAPPNAME=holder psql -X -q -A -t -d "$DATABASE_URL" \
         -c 'begin isolation level repeatable read' -c 'select pg_backend_pid()' -c 'select pg_sleep(60)'
