@@ -23,6 +23,9 @@ set search_path = pg_catalog, pg_temp
 as $$
   select r.role, f.routine
     from (values
+      -- Those who list and count.
+      ('{worker_monitor,worker_admin}'::text[],
+       '{worker.find_tasks,worker.queue_overview}'::text[]),
       -- Those who ask for work. The second line is what these call.
       ('{worker_enqueuer,worker_service_user,worker_admin}'::text[],
        '{queues.enqueue,queues.enqueue_many,worker.enqueue,worker.enqueue_many,worker.spawn,

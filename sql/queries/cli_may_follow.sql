@@ -1,0 +1,1 @@
+select pg_catalog.has_table_privilege('worker.tasks', 'select')

@@ -1,0 +1,2 @@
+-- $1 queue
+select worker.resume($1::text)

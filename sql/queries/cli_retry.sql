@@ -1,0 +1,2 @@
+-- $1 task id
+select worker.retry($1::bigint)
