@@ -178,7 +178,7 @@ PGKIN_API bool pgkin_worker_run(pgkin_worker *w, struct pgkin_error *e);
 PGKIN_API void pgkin_worker_stop(pgkin_worker *w);
 
 struct pgkin_worker_status {
-    const char *state; // starting, working, finishing, handing back, leaving, stopped
+    const char *state; // starting, working, finishing, handing_back, leaving, stopped
     int64_t worker_id; // 0: not registered
     bool connected;
     bool listening;     // false: polls

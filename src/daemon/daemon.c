@@ -3,7 +3,7 @@
 // The life of a worker.
 //
 //   starting ──> working ──> finishing ──> leaving ──> stopped
-//                               └─> handing back ─┘
+//                               └─> handing_back ─┘
 //
 // The first request to stop lets work finish that has begun; what was claimed
 // and not begun goes back at once. The second request, or the end of the grace
@@ -22,7 +22,7 @@
 
 static const char *const state_names[] = {
     [DAEMON_STARTING] = "starting",   [DAEMON_WORKING] = "working",
-    [DAEMON_FINISHING] = "finishing", [DAEMON_HANDING_BACK] = "handing back",
+    [DAEMON_FINISHING] = "finishing", [DAEMON_HANDING_BACK] = "handing_back",
     [DAEMON_LEAVING] = "leaving",     [DAEMON_STOPPED] = "stopped",
 };
 

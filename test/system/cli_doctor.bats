@@ -169,3 +169,9 @@ later()
     [ "${lines[-1]}" = '```' ]
     [[ $output == *$'title: connection\n---\nstateDiagram-v2\n'* ]]
 }
+
+@test "ARCHITECTURE.md shows the state machines as they are" {
+    local page=$BATS_TEST_DIRNAME/../../ARCHITECTURE.md
+    diff <("$PGKIN" doctor --machines | grep -v '^$') \
+        <(sed -n '/^### State machines/,/^## /p' "$page" | sed -n '/^```mermaid/,/^```$/p' | grep -v '^$')
+}
