@@ -1,5 +1,6 @@
 -- Who keeps dead rows from being removed, by the age of what they hold in
--- transactions. pgkin stays quick meanwhile, but its tables grow.
+-- transactions. pgkin stays quick meanwhile, but its tables grow. Sessions of
+-- other databases do not matter to them.
 with holders as (
   select format('session %s of user %s (%s, %s) for %s', a.pid, coalesce(a.usename, '?'),
                 coalesce(nullif(a.application_name, ''), 'no name'), coalesce(a.state, a.backend_type),
@@ -8,6 +9,7 @@ with holders as (
          clock_timestamp() - a.xact_start > interval '10 minutes' as long
     from pg_catalog.pg_stat_activity a
    where a.pid <> pg_backend_pid() and coalesce(a.backend_xmin, a.backend_xid) is not null
+     and (a.datname = current_database() or a.datname is null)
   union all
   select format('prepared transaction "%s" of user %s for %s', p.gid, p.owner,
                 date_trunc('second', clock_timestamp() - p.prepared)),

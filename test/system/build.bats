@@ -88,7 +88,7 @@ compiled()
 }
 
 @test "the shared library exports what the public header declares" {
-    grep -oE 'PGKIN_API [^(]*\(' include/pgkin.h | grep -oE 'pgkin_[a-z_]+' | sort >declared
+    grep -oE 'PGKIN_API [^(]*\(' include/pgkin.h | grep -oE 'pgkin_[a-z_]+\(' | tr -d '(' | sort >declared
     nm -D --defined-only build/libpgkin.so | awk '{ print $3 }' | sort >exported
     diff declared exported
 }

@@ -212,6 +212,7 @@ needs_namespaces()
 
 @test "a second signal does not wait" {
     copy
+    rm -f "$DIR/server.log" # the template has been shut down before
     start "$DIR"
     local pgkin=$background_pid status=0
     # A checkpointer that is stopped keeps a fast shutdown from ending.
@@ -223,7 +224,7 @@ needs_namespaces()
     kill -TERM "$pgkin"
     wait "$pgkin" || status=$?
     [ "$status" -eq 1 ]
-    grep -q 'ended at once' "$LOG"
+    grep -q 'ended at once' "$LOG" || { cat "$LOG" >&2; return 1; }
     no_servers_of "$DIR"
     start "$DIR"
     [ "$(query 'select 1')" = 1 ]
