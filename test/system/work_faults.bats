@@ -19,7 +19,7 @@ setup_file()
 listen_addresses = ''
 fsync = off
 max_connections = 20
-superuser_reserved_connections = 1
+superuser_reserved_connections = 5
 shared_buffers = 32MB
 EOF
 }
@@ -126,20 +126,23 @@ all_is_well()
 
 @test "all connections taken" {
     hogs=()
-    work --queue default:4
-    for ((i = 0; i < 14; i++)); do
+    sql "$URL" "create role service login in role worker_service_user;
+                grant usage on schema app to service; grant all on app.ran to service" >/dev/null
+    SERVICE=${URL/user=postgres/user=service}
+    in_background "$LOG" "$PGKIN" work -d "$SERVICE" --queue default:4
+    wait_until 20 grep -q 'worker started' "$LOG"
+    for ((i = 0; i < 60; i++)); do
         PGOPTIONS='-c client_connection_check_interval=100' \
-            psql -X -q -d "$URL" -c 'select pg_sleep(60)' >/dev/null 2>&1 3>&- &
+            psql -X -q -d "$SERVICE" -c 'select pg_sleep(60)' >/dev/null 2>&1 3>&- &
         hogs+=($!)
         echo $! >>"$BATS_TEST_TMPDIR/pids"
     done
-    full() { [ "$(sql "$URL" "select count(*) from pg_stat_activity where backend_type = 'client backend'")" -ge 16 ]; }
-    wait_until 20 full || true
+    refused() { ! sql "$SERVICE" 'select 1'; }
+    wait_until 20 refused
     sql "$URL" "select count(*) from worker.enqueue_many('note', array_fill('{\"s\": 0.002}'::jsonb, '{100}'))"
     sql "$URL" "select count(*) from worker.enqueue_many('echo', array_fill('{\"a\": 1}'::jsonb, '{100}'))"
     # Lost now, a session is not easily had again.
-    lose() { sql "$URL" "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pgkin worker'"; }
-    wait_until 20 lose
+    sql "$URL" "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pgkin worker'" >/dev/null
     sleep 1
     for pid in "${hogs[@]}"; do
         kill "$pid" 2>/dev/null || true
