@@ -1,8 +1,7 @@
 -- One round trip of a worker: ends what it has finished and claims the next.
 -- A row without a task_type is a refusal: of a task, or without a task_id of a
 -- whole lease, that was no longer the caller's to end.
-select lease_id, task_id, attempt, task_type, payload, headers, parent_id, group_key,
-       scheduled_at
+select lease_id, task_id, attempt, task_type, payload, headers
 from queues.exchange(
   $1::text, $2::integer, $3::bigint, $4::integer, $5::bigint[],
   p_done_durations => $6::real[],

@@ -20,9 +20,6 @@ enum column {
     COL_COMMAND,
     COL_PAYLOAD,
     COL_HEADERS,
-    COL_PARENT_ID,
-    COL_GROUP_KEY,
-    COL_SCHEDULED_AT,
     COL_COUNT,
 };
 
@@ -31,13 +28,11 @@ static const struct {
     Oid type;
     int size; // 0: any
 } columns[COL_COUNT] = {
-    [COL_LEASE_ID] = {20, 8},  [COL_TASK_ID] = {20, 8},        [COL_ATTEMPT] = {23, 4},
-    [COL_COMMAND] = {25, 0},   [COL_PAYLOAD] = {3802, 0},      [COL_HEADERS] = {3802, 0},
-    [COL_PARENT_ID] = {20, 8}, [COL_SCHEDULED_AT] = {1184, 8}, [COL_GROUP_KEY] = {25, 0},
+    [COL_LEASE_ID] = {20, 8}, [COL_TASK_ID] = {20, 8},   [COL_ATTEMPT] = {23, 4},
+    [COL_COMMAND] = {25, 0},  [COL_PAYLOAD] = {3802, 0}, [COL_HEADERS] = {3802, 0},
 };
 
 #define JSONB_VERSION     1
-#define EPOCH_2000_US     INT64_C(946684800000000)
 #define LEASES_AT_A_GUESS 16
 
 static bool check_columns(const PGresult *res, struct err *e)
@@ -95,21 +90,14 @@ static bool read_jsonb(const PGresult *res, int row, int col, const char **out,
 static bool read_task(const PGresult *res, int row, struct exchange_task *t)
 {
     size_t headers_len;
-    if (PQgetisnull(res, row, COL_ATTEMPT) || PQgetisnull(res, row, COL_SCHEDULED_AT) ||
-        PQgetisnull(res, row, COL_TASK_ID))
+    if (PQgetisnull(res, row, COL_ATTEMPT) || PQgetisnull(res, row, COL_TASK_ID))
         return false;
     *t = (struct exchange_task){
         .lease_id = read_int64(res, row, COL_LEASE_ID),
         .task_id = read_int64(res, row, COL_TASK_ID),
-        .parent_id = read_int64(res, row, COL_PARENT_ID),
         .attempt = read_int32(res, row, COL_ATTEMPT),
         .command = read_text(res, row, COL_COMMAND),
-        .group_key = read_text(res, row, COL_GROUP_KEY),
-        .scheduled_at_us = read_int64(res, row, COL_SCHEDULED_AT),
     };
-    // Infinity stays what it is.
-    if (t->scheduled_at_us != INT64_MAX && t->scheduled_at_us != INT64_MIN)
-        t->scheduled_at_us += EPOCH_2000_US;
     return read_jsonb(res, row, COL_PAYLOAD, &t->payload, &t->payload_len) &&
            t->payload != NULL &&
            read_jsonb(res, row, COL_HEADERS, &t->headers, &headers_len);
@@ -174,8 +162,6 @@ void exchange_keep(struct exchange_answer *answer, struct arena *a)
         t->payload = arena_strndup(a, t->payload, t->payload_len);
         if (t->headers != NULL)
             t->headers = arena_strdup(a, t->headers);
-        if (t->group_key != NULL)
-            t->group_key = arena_strdup(a, t->group_key);
     }
 }
 

@@ -31,15 +31,12 @@
 struct exchange_task {
     int64_t lease_id;
     int64_t task_id;
-    int64_t parent_id; // 0: none
     int attempt;       // from 1
     size_t lease_size; // how many tasks of the same answer share the lease
     const char *command;
     const char *payload;
     size_t payload_len;
     const char *headers;     // NULL: none
-    const char *group_key;   // NULL: none
-    int64_t scheduled_at_us; // since 1970
 };
 
 struct exchange_refusal {
