@@ -111,7 +111,7 @@ $(UNIT_BIN): %: %.o $(BUILD)/parts.a $(BUILD)/libpgkin.a
 run: ## install what is missing, build, and run pgkin on its own PostgreSQL
 	@scripts/setup run
 	$(SUBMAKE) all
-	@exec scripts/run $(BUILD)/pgkin start
+	@exec scripts/run $(BUILD)/pgkin start --demo
 
 TEST_GROUPS := unit sql isolation system
 FILTER ?=

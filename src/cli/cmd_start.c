@@ -19,7 +19,9 @@
 #include "cli/cli.h"
 #include "cli/db.h"
 #include "cli/options.h"
+#include "core/asset.h"
 #include "core/conf.h"
+#include "core/conn.h"
 #include "core/loop.h"
 #include "core/sdnotify.h"
 #include "daemon/daemon.h"
@@ -32,6 +34,7 @@ struct start_values {
     const char *data;
     const char *bindir;
     const char *listen;
+    bool demo;
 };
 
 static const struct cli_option start_options[] = {
@@ -41,6 +44,8 @@ static const struct cli_option start_options[] = {
      "where postgres and initdb are (PGKIN_BINDIR)"},
     {"listen", 0, CLI_STRING, offsetof(struct start_values, listen), "ADDR:PORT",
      "answer /healthz and /readyz there"},
+    {"demo", 0, CLI_FLAG, offsetof(struct start_values, demo), NULL,
+     "with something to do: a small shop with an order every few seconds"},
     {0},
 };
 
@@ -124,6 +129,12 @@ static bool is_in_a_hurry(void *arg)
     return s->stops > 1;
 }
 
+static void ignore_notice(void *arg, const char *message)
+{
+    (void)arg;
+    (void)message;
+}
+
 // Whether to run on the private cluster, or on a database that was given.
 static bool check_target(const struct start_values *v, const struct cli_common *common,
                          bool *private, struct err *e)
@@ -135,7 +146,19 @@ static bool check_target(const struct start_values *v, const struct cli_common *
     return true;
 }
 
-static bool install_schema(struct start *s, int *server_version, struct err *e)
+static bool install_demo(PGconn *conn, struct err *e)
+{
+    const struct asset *demo = asset_find("sql/queries/demo.sql");
+    if (demo == NULL)
+        BUG("the demonstration is missing");
+    PQsetNoticeProcessor(conn, ignore_notice, NULL);
+    PGresult *res = PQexec(conn, demo->data); // one transaction
+    bool ok = conn_result_check(res, e);
+    PQclear(res);
+    return ok || err_wrap(e, "cannot install the demonstration");
+}
+
+static bool install_schema(struct start *s, bool demo, int *server_version, struct err *e)
 {
     struct migrate_options opt = {0};
     struct migrate_report rep = MIGRATE_REPORT_INIT;
@@ -145,6 +168,8 @@ static bool install_schema(struct start *s, int *server_version, struct err *e)
         *server_version = PQserverVersion(conn);
         ok = migrate_run(conn, &opt, &rep, e);
     }
+    if (ok && demo)
+        ok = install_demo(conn, e);
     for (size_t i = 0; i < rep.warning_count; i++)
         log_warn(s->log, rep.warnings[i].text, LOG_S("hint", rep.warnings[i].hint));
     if (ok && (rep.migration_count > 0 || rep.function_count > 0))
@@ -286,7 +311,7 @@ static bool run_on_database(struct start *s, const struct start_values *v,
 {
     int server_version = 0;
     struct err bad = ERR_INIT;
-    if (!install_schema(s, &server_version, e) ||
+    if (!install_schema(s, v->demo, &server_version, e) ||
         (s->cluster != NULL && !print_welcome(s, v->data != NULL, server_version, e)) ||
         !start_worker(s, v, common, e))
         return false;
@@ -364,7 +389,7 @@ static bool run_start(int argc, char **argv, struct err *e)
 
 const struct cli_command cmd_start = {
     .name = "start",
-    .args = "[--data DIR] [--bindir DIR] [--listen ADDR:PORT]",
+    .args = "[--data DIR] [--bindir DIR] [--listen ADDR:PORT] [--demo]",
     .summary = "run a private PostgreSQL with the schema in it, and a worker",
     .help =
         "Makes the cluster when there is none, brings its schema up to date and stays "

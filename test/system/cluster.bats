@@ -621,6 +621,18 @@ one_is_gone()
     stop "$DIR"
 }
 
+@test "start --demo has something to show, also the second time" {
+    copy
+    start "$DIR" --demo
+    invoiced() { [ "$(query "select count(*) from demo.invoice")" -ge "$1" ]; }
+    wait_until 20 invoiced 3
+    [ "$(query "select count(*) from worker.schedules where name like 'demo %'")" = 2 ]
+    stop "$DIR"
+    start "$DIR" --demo
+    wait_until 20 invoiced 6
+    stop "$DIR"
+}
+
 @test "systemd is told when it is ready and when it stops" {
     copy
     in_background "$DIR.notify" python3 -c '
