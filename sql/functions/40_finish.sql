@@ -91,6 +91,9 @@ begin
     perform queues.end_tasks(v_lease, v_open.top, p_now, p_pid,
                              queues.unfinished(v_lease), null, null, null, null);
   end if;
+  if v_open.limited then
+    perform queues.release_slots(p_lease_id, v_lease.queue_id);
+  end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
   end if;
@@ -268,6 +271,9 @@ begin
     delete from queues.lease_open o where o.lease_id = p_lease_id;
   elsif not v_open.partial then
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
+  end if;
+  if v_open.limited then
+    perform queues.release_slots(p_lease_id, v_lease.queue_id, v_good.ids);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);

@@ -51,7 +51,8 @@ as $$
          worker.now,worker.schema_version}'),
       -- Those who decide.
       ('{worker_admin}',
-       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}')
+       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued,worker.unblock,
+         worker.reconcile_slots}')
     ) g(roles, routines)
    cross join unnest(g.roles) r(role)
    cross join unnest(g.routines) f(routine)
