@@ -90,6 +90,7 @@ create or replace function queues.open_lanes(
 language plpgsql
 as $$
 declare
+  c_soon constant interval := '10 milliseconds';
   v_generations integer[] := queues.live_generations(p_queue_id);
   v_command worker.command_registry;
   v_base integer;
@@ -135,7 +136,10 @@ begin
     end if;
     v_quota := p_want;
     if v_command.rate_limit is not null then
-      continue when not pg_try_advisory_xact_lock(queues.gate_key(v_command.command));
+      if not pg_try_advisory_xact_lock(queues.gate_key(v_command.command)) then
+        perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
+        continue;
+      end if;
       v_room := queues.rate_room(v_command.command, v_command.rate_limit, v_command.rate_period,
                                  p_now);
       if v_room.n = 0 then
@@ -175,11 +179,12 @@ create or replace function queues.admit(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
-  p_top boolean default false, p_each boolean default false,
+  p_top boolean default false, p_each boolean default false, p_again boolean default true,
   out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
 language plpgsql
 as $$
 declare
+  c_soon constant interval := '10 milliseconds';
   c_rounds constant integer := 5;
   v_want integer := p_want;
   v_slots queues.free_slots[] := '{}';
@@ -192,6 +197,7 @@ declare
   v_gates text[] := '{}';      -- of the tasks that go on, one for each
   v_gate_tasks bigint[] := '{}';
   v_parked text[];
+  v_back boolean := false;
 begin
   perform queues.check_gates();
   perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
@@ -270,6 +276,7 @@ begin
      where u.verdict = 'go';
     v_gates := v_got.gates;
     v_gate_tasks := v_got.gate_tasks;
+    v_back := v_back or 'back' = any(v_case.verdicts);
     exit when v_away.ids is null or cardinality(v_got.task_ids) >= v_want
            or 'back' = any(v_case.verdicts) and v_open.strays is null;
     v_open.quotas := array(
@@ -296,10 +303,24 @@ begin
     if v_gates <> '{}' then
       perform queues.hold_gates(v_gates, v_gate_tasks, lease_ids, task_ids, p_serial, p_now);
     end if;
-    perform queues.spend_rate(c.command, s.n::integer, c.rate_limit, c.rate_period, p_now)
+    perform queues.spend_rate(c.command, s.n::integer, c.rate_limit, c.rate_period, p_now),
+            queues.set_alarm(p_queue.queue_id,
+              (queues.rate_room(c.command, c.rate_limit, c.rate_period, p_now)).next_at, p_now)
        from (select l / 2 as pair, count(*) as n from unnest(v_got.lanes) l group by l / 2) s
        join worker.command_registry c on c.command_id = s.pair
       where c.command = any(v_open.rated);
+  end if;
+  -- Some were moved to where they belong, or another had the lock on their key:
+  -- look again, now and then soon.
+  if v_got.task_ids = '{}' and v_back then
+    if p_again then
+      select * into lease_ids, task_ids, attempts
+        from queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
+                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_top, p_each,
+                          p_again => false);
+    else
+      perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
+    end if;
   end if;
   -- Behind a rate one stands by for the time when the next may start.
   perform queues.unpark(g.gate, 1)

@@ -309,12 +309,13 @@ declare
   v_from bigint := coalesce(pg_sequence_last_value('queues.gate_cursor'), 0);
   v_parked record;
 begin
+  if random() < 0.1 then
+    perform queues.find_lost_lanes();
+    perform queues.forget_gated(p_now);
+    perform worker.reconcile_slots(true);
+  end if;
   if not exists (select from queues.gated) and not exists (select from queues.slot_group) then
     return;
-  end if;
-  if random() < 0.1 then
-    perform worker.reconcile_slots(true);
-    perform queues.forget_gated(p_now);
   end if;
   perform queues.drop_empty_groups(null);
   perform queues.check_gates();
@@ -332,37 +333,116 @@ begin
 end
 $$;
 
--- Once nobody can have a task of the command in the wrong lane any more, claims
--- need not look out for it: after an hour, if none is there and no transaction
--- runs that began before.
+-- Has every transaction ended that ran at this time? One that read the registry
+-- before may still put a task into a lane that was right then.
+create or replace function queues.all_ended_since(p_at timestamptz) returns boolean
+language plpgsql
+as $$
+begin
+  return not exists (
+    select from pg_stat_get_activity(null) a join pg_database d on d.oid = a.datid
+     where a.pid <> pg_backend_pid() and d.datname = current_database()
+       and coalesce(a.backend_type, 'client backend') = 'client backend'
+       -- Another role's, and not ours to see, or older.
+       and (a.backend_start is null or a.xact_start < p_at));
+end
+$$;
+
+-- Are there tasks of a command in these lanes of a queue?
+create or replace function queues.has_in_lanes(p_queue_id integer, p_command text, p_lanes int4range)
+returns boolean
+language plpgsql
+as $$
+declare
+  v_generations integer[] := queues.live_generations(p_queue_id) || (
+    select l.limbo from queues.generation_ledger l where l.queue_id = p_queue_id
+     order by l.version desc limit 1);
+begin
+  return exists (
+    select from (select r.first_id from queues.ready r
+                  where r.queue_id = p_queue_id and r.generation = any(v_generations)
+                    and r.lane >= lower(p_lanes) and r.lane < upper(p_lanes)
+                 union all
+                 select t.first_id from queues.timer t
+                  where t.queue_id = p_queue_id and t.lane >= lower(p_lanes)
+                    and t.lane < upper(p_lanes) and t.task_ids <> '{}') s
+      join queues.task t on t.task_id = s.first_id and t.task_type = p_command);
+end
+$$;
+
+-- What claims need not look out for any more, an hour after it was over: tasks of
+-- the command in shared lanes, and lanes of its own.
 create or replace function queues.forget_gated(p_now timestamptz) returns void
 language plpgsql
 as $$
 declare
-  v_gated record;
+  v_row record;
+  v_idle boolean;
 begin
-  for v_gated in
-    select g.ctid as place, g.*, c.command from queues.gated g
-      join worker.command_registry c using (command_id)
-     where g.strays_since < p_now - interval '1 hour'
-       for update of g skip locked
+  for v_row in
+    select g.ctid as place, g.*, c.command, worker.is_limited(c) as limited
+      from queues.gated g join worker.command_registry c using (command_id)
+     where g.strays_since is null or g.strays_since < p_now - interval '1 hour'
+     order by g.queue_id, g.command_id for update of g skip locked
   loop
-    if not exists (select from pg_stat_get_activity(null) a
-                    where a.pid <> pg_backend_pid() and a.datid is not null
-                      and (a.xact_start < v_gated.strays_since or a.backend_start is null))
-       and not exists (
-         select from (select r.first_id from queues.ready r
-                       where r.queue_id = v_gated.queue_id and r.lane < 4
-                      union all
-                      select t.first_id from queues.timer t
-                       where t.queue_id = v_gated.queue_id and t.lane < 4) s
-           join queues.task t on t.task_id = s.first_id
-          where t.task_type = v_gated.command) then
-      delete from queues.gated g where g.ctid = v_gated.place;
-      perform queues.add_gated(v_gated.queue_id, v_gated.command_id)
-        from worker.command_registry c
-       where c.command_id = v_gated.command_id and c.queue_id = v_gated.queue_id;
+    if v_row.strays_since is not null then
+      if queues.all_ended_since(v_row.strays_since)
+         and not queues.has_in_lanes(v_row.queue_id, v_row.command, '[0,4)') then
+        update queues.gated g set strays_since = null where g.ctid = v_row.place;
+      end if;
+      continue;
+    end if;
+    v_idle := not v_row.limited
+      and not exists (select from queues.ordered o where o.task_type = v_row.command)
+      and not queues.has_in_lanes(v_row.queue_id, v_row.command,
+                                  int4range(2 * v_row.command_id, 2 * v_row.command_id + 2));
+    if v_idle and v_row.idle_since < p_now - interval '1 hour'
+       and queues.all_ended_since(v_row.idle_since) then
+      delete from queues.gated g where g.ctid = v_row.place;
+    elsif v_idle <> (v_row.idle_since is not null) then
+      update queues.gated g set idle_since = case when v_idle then p_now end
+       where g.ctid = v_row.place;
     end if;
   end loop;
+end
+$$;
+
+-- Tasks in a lane of a command's own that no claim would open. There should be
+-- none; this is the net.
+create or replace function queues.find_lost_lanes() returns integer
+language plpgsql
+as $$
+declare
+  v_lane record;
+  v_found integer := 0;
+begin
+  for v_lane in
+    with recursive lanes as (
+      select q.queue_id, g.generation, l.lane
+        from worker.queue_registry q
+       cross join lateral unnest(queues.live_generations(q.queue_id)) g(generation)
+       cross join lateral (select min(r.lane) as lane from queues.ready r
+                            where r.queue_id = q.queue_id and r.generation = g.generation
+                              and r.lane > 3) l
+       where l.lane is not null
+      union all
+      select s.queue_id, s.generation, l.lane
+        from lanes s
+       cross join lateral (select min(r.lane) as lane from queues.ready r
+                            where r.queue_id = s.queue_id and r.generation = s.generation
+                              and r.lane > s.lane) l
+       where l.lane is not null)
+    select distinct l.queue_id, c.command_id
+      from lanes l join worker.command_registry c on c.command_id = l.lane / 2
+     where c.lane <> 2 * c.command_id or worker.is_limited(c)
+  loop
+    if not exists (select from queues.gated g where g.queue_id = v_lane.queue_id
+                      and g.command_id = v_lane.command_id) then
+      perform queues.add_gated(v_lane.queue_id, v_lane.command_id);
+      perform queues.wake(v_lane.queue_id);
+      v_found := v_found + 1;
+    end if;
+  end loop;
+  return v_found;
 end
 $$;

@@ -11,7 +11,9 @@ create table queues.gated (
   command_id integer not null,
   -- Since then its tasks stand in a lane of their own; some may still be found in
   -- the shared ones. Null: none can be.
-  strays_since timestamptz
+  strays_since timestamptz,
+  -- Since then it has neither a limit nor a task in a lane of its own.
+  idle_since timestamptz
 );
 create index gated_queue_idx on queues.gated (queue_id, command_id);
 
