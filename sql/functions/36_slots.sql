@@ -141,33 +141,39 @@ declare
   v_gate record;
   v_keys text[];
   v_counts integer[];
-  v_more_keys text[];
-  v_more_counts integer[];
+  v_last bigint[];
+  v_more text[];
 begin
   with gone as (
     delete from queues.slot_held h
      where h.lease_id = p_lease_id and (p_ids is null or h.task_ids <@ p_ids)
-    returning h.task_key, cardinality(h.task_ids) as n)
-  select array_agg(g.task_key), array_agg(g.n) into v_keys, v_counts from gone g;
+    returning h.task_key, h.task_ids)
+  select array_agg(g.task_key), array_agg(cardinality(g.task_ids)),
+         array_agg(g.task_ids[cardinality(g.task_ids)])
+    into v_keys, v_counts, v_last from gone g;
   if p_ids is not null then
     with less as (
       update queues.slot_held h
          set task_ids = array(select u from unnest(h.task_ids) u where not u = any(p_ids))
        where h.lease_id = p_lease_id and h.task_ids && p_ids
       returning h.task_key)
-    select array_agg(l.task_key), array_agg(1) into v_more_keys, v_more_counts from less l;
+    select array_agg(l.task_key) into v_more from less l;
   end if;
-  v_keys := v_keys || v_more_keys;
+  v_keys := v_keys || v_more;
   if v_keys is null then
     return;
   end if;
   for v_gate in
-    select u.key, sum(u.n)::integer as n from unnest(v_keys, v_counts || v_more_counts) u(key, n)
+    select u.key, sum(coalesce(u.n, 1))::integer as n, max(u.last) as last
+      from unnest(v_keys, v_counts, v_last) u(key, n, last)
      where u.key ~ '[/>]' group by u.key order by u.key
   loop
-    perform queues.unpark(v_gate.key, v_gate.n);
+    perform queues.unpark(v_gate.key, v_gate.n, v_gate.last);
   end loop;
-  if exists (select from queues.ready r where r.queue_id = p_queue_id) then
+  if pg_sequence_last_value(queues.cell(p_queue_id, 'wake')) > 0
+     and exists (select from queues.ready r
+                  where r.queue_id = p_queue_id
+                    and r.generation = any(queues.live_generations(p_queue_id))) then
     perform queues.wake(p_queue_id);
   end if;
 end
@@ -215,8 +221,14 @@ declare
   v_n integer;
 begin
   for v_lease in
-    select o.lease_id, l.task_ids, l.backend_pid, l.queue_id
+    select o.lease_id, l.task_ids, l.backend_pid
       from queues.lease_open o join queues.lease l using (lease_id)
+     where case when p_key like 'queue:%'
+             then l.queue_id = (select q.queue_id from worker.queue_registry q
+                                 where 'queue:' || q.queue = p_key)
+             else exists (select from unnest(l.task_ids) u(id)
+                            join queues.task t on t.task_id = u.id
+                           where t.task_type = rtrim(p_key, '/')) end
      order by o.lease_id for update of o skip locked
   loop
     insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
@@ -228,10 +240,7 @@ begin
                           when p_key like '%/' then t.task_type || '/' || t.group_key
                           else t.task_type end as key
                 from unnest(v_lease.task_ids) u(id) join queues.task t on t.task_id = u.id
-               where case when p_key like 'queue:%'
-                       then v_lease.queue_id = (select q.queue_id from worker.queue_registry q
-                                                 where 'queue:' || q.queue = p_key)
-                       else t.task_type = rtrim(p_key, '/') end
+               where (p_key like 'queue:%' or t.task_type = rtrim(p_key, '/'))
                  and not exists (select from queues.task_completed c where c.task_id = u.id)
                  and not exists (select from queues.attempt_end e
                                   where e.task_id = u.id and e.lease_id = v_lease.lease_id)) s
@@ -246,7 +255,10 @@ begin
     end if;
   end loop;
   -- These leases are older than the floor may be.
-  update queues.slot_group g set floor = 0 where g.task_key = p_key and v_adopted > 0;
+  if v_adopted > 0 then
+    update queues.slot_group g set floor = 0 where g.task_key = p_key;
+    delete from queues.gate_floor g where starts_with(g.task_key, p_key);
+  end if;
   return v_adopted;
 end
 $$;

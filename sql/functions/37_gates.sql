@@ -42,7 +42,7 @@ begin
 end
 $$;
 
--- So many have started. The older rows are only removed: see queues.rate_tick.
+-- So many have started.
 create or replace function queues.spend_rate(
   p_key text, p_n integer, p_limit integer, p_period interval, p_now timestamptz) returns void
 language plpgsql
@@ -50,10 +50,24 @@ as $$
 declare
   v_room record := queues.rate_room(p_key, p_limit, p_period, p_now);
 begin
-  delete from queues.rate_tick r where r.task_key = p_key;
+  delete from queues.rate_tick where ctid = any(array(
+    select r.ctid from queues.rate_tick r
+     where r.task_key = p_key order by r.next_at desc limit 1));
   insert into queues.rate_tick (task_key, next_at)
     values (p_key, v_room.next_at
                    + make_interval(secs => p_n * extract(epoch from p_period) / p_limit));
+end
+$$;
+
+-- How many slots of a gate are held. The caller holds the lock on it.
+create or replace function queues.count_held(p_gate text) returns bigint
+language plpgsql
+as $$
+declare
+  v_floor bigint := coalesce((select f.floor from queues.gate_floor f where f.task_key = p_gate), 0);
+begin
+  return (select coalesce(sum(cardinality(h.task_ids)), 0) from queues.slot_held h
+           where h.task_key = p_gate and h.slot_group_number = 1 and h.lease_id >= v_floor);
 end
 $$;
 
@@ -108,8 +122,7 @@ begin
                  or exists (select from queues.ordered o
                              where o.task_type = t.command and o.order_key = t.order_key
                                and o.task_id < t.id)
-                 or exists (select from queues.slot_held h where h.task_key = t.order_gate)
-                 then 'park'
+                 or queues.count_held(t.order_gate) > 0 then 'park'
                else 'go' end as order_says
         from unnest(v_at.place, v_at.id, v_at.command, v_at.order_key, v_at.group_gate,
                     v_at.order_gate)
@@ -126,8 +139,7 @@ begin
         from (select distinct t.group_gate, t.command from tasks t
                where t.group_gate = any(v_locked)) g
         join worker.command_registry c on c.command = g.command
-       cross join lateral (select coalesce(sum(cardinality(h.task_ids)), 0) as used
-                             from queues.slot_held h where h.task_key = g.group_gate) h
+       cross join lateral (select queues.count_held(g.group_gate) as used) h
        cross join lateral (select count(*) as n from unnest(p_gone) p(gate)
                             where p.gate = g.group_gate) a),
     ranked as (
@@ -184,14 +196,20 @@ end
 $$;
 
 -- Lets up to p_most parked tasks of a gate go on, if it has room for them. They go
--- to the end of the line, which makes the keys take turns.
-create or replace function queues.unpark(p_gate text, p_most integer) returns integer
+-- to the end of the line, which makes the keys take turns. p_after: the task that
+-- gave the key back. Those behind it come next; to look from the beginning is to
+-- walk over all that were parked before it, so that is done now and then, for
+-- those that are more urgent.
+create or replace function queues.unpark(p_gate text, p_most integer, p_after bigint default null)
+returns integer
 language plpgsql
 as $$
 declare
+  c_soon constant interval := '10 milliseconds';
   v_now timestamptz := worker.now();
   v_command worker.command_registry;
   v_most integer := p_most;
+  v_priority bigint;
   v_room record;
   v_at timestamptz := v_now;
   v_rows tid[];
@@ -199,8 +217,8 @@ begin
   if current_setting('transaction_isolation') <> 'read committed'
      or not pg_try_advisory_xact_lock(queues.gate_key(p_gate)) then
     insert into queues.gate_check (gate) values (p_gate);
-    return 0;
-  elsif not exists (select from queues.timer t where t.gate = p_gate) then
+    perform queues.set_alarm(c.queue_id, v_now + c_soon, v_now) from worker.command_registry c
+      where c.command = substring(p_gate from '^[^/>]*');
     return 0;
   end if;
   select * into v_command from worker.command_registry c
@@ -215,9 +233,7 @@ begin
          for update skip locked);
   else
     if v_command.group_concurrency_limit is not null then
-      v_most := least(v_most, v_command.group_concurrency_limit - (
-        select coalesce(sum(cardinality(h.task_ids)), 0) from queues.slot_held h
-         where h.task_key = p_gate));
+      v_most := least(v_most, v_command.group_concurrency_limit - queues.count_held(p_gate));
     end if;
     if v_command.group_rate_limit is not null then
       v_room := queues.rate_room(p_gate, v_command.group_rate_limit, v_command.rate_period, v_now);
@@ -230,10 +246,23 @@ begin
         end if;
       end if;
     end if;
-    v_rows := array(
-      select t.ctid from queues.timer t
-       where t.gate = p_gate and t.run_at = queues.never()
-       order by t.priority, t.first_id limit greatest(v_most, 0) for update skip locked);
+    if v_most < 1 then
+      return 0;
+    end if;
+    if random() < 0.95 then
+      select t.priority into v_priority from queues.task t where t.task_id = p_after;
+      v_rows := array(
+        select t.ctid from queues.timer t
+         where t.gate = p_gate and t.run_at = queues.never()
+           and (t.priority, t.first_id) > (v_priority, p_after)
+         order by t.priority, t.first_id limit v_most for update skip locked);
+    end if;
+    if cardinality(v_rows) > 0 is not true then
+      v_rows := array(
+        select t.ctid from queues.timer t
+         where t.gate = p_gate and t.run_at = queues.never()
+         order by t.priority, t.first_id limit v_most for update skip locked);
+    end if;
   end if;
   if v_at > v_now then
     update queues.timer t set run_at = v_at where t.ctid = any(v_rows);
@@ -271,8 +300,9 @@ begin
 end
 $$;
 
--- Gates that somebody could not decide about. Returns how many there were.
-create or replace function queues.check_gates() returns integer
+-- Gates that somebody could not decide about. Returns how many there were. p_from:
+-- nothing is expected below; one that commits late is found by maintenance.
+create or replace function queues.check_gates(p_from bigint) returns integer
 language plpgsql
 as $$
 declare
@@ -280,7 +310,7 @@ declare
   v_gates text[];
 begin
   select array_agg(s.check_id), array_agg(s.gate) into v_checks, v_gates
-    from (select c.check_id, c.gate from queues.gate_check c
+    from (select c.check_id, c.gate from queues.gate_check c where c.check_id >= p_from
            order by c.check_id limit 100 for update skip locked) s;
   if v_checks is null or current_setting('transaction_isolation') <> 'read committed' then
     return 0;
@@ -345,7 +375,8 @@ $$;
 
 -- Keys take turns: when the head of a lane is one key's, those of its tasks that
 -- could not all run at once are parked behind the first ones, which the others
--- then come before. Each task is looked at once for this.
+-- then come before. Each task is looked at once for this. What they are parked
+-- behind is locked here, so it cannot leave before they are seen.
 create or replace function queues.spread_keys(p_queue_id integer, p_lane integer,
                                               p_command worker.command_registry) returns void
 language plpgsql
@@ -356,7 +387,7 @@ declare
   v_places tid[];
   v_heads text[];
 begin
-  select array_agg(t.group_key) into v_heads
+  select array_agg(coalesce(t.order_key, t.group_key)) into v_heads
     from (select r.task_ids[1:2] as ids
             from unnest(v_generations) g(generation)
            cross join lateral (
@@ -379,10 +410,15 @@ begin
         order by r.priority, r.run_at, r.first_id limit c_most for update skip locked) r);
   with tasks as (
     select r.ctid as place, r.priority, r.parent_id, r.attempts, r.failures, r.crashes, r.solo,
-           u.id, u.i, t.group_key,
-           row_number() over (partition by t.group_key
-                              order by r.priority, r.run_at, r.first_id, u.i)
-             > p_command.group_concurrency_limit and t.group_key is not null as extra
+           u.id, u.i, p_command.command
+             || coalesce('>' || t.order_key, '/' || t.group_key) as gate,
+           case when t.order_key is not null
+                  then row_number() over (partition by t.order_key order by u.id) > 1
+                when t.group_key is not null and p_command.group_concurrency_limit is not null
+                  then row_number() over (partition by t.order_key is null, t.group_key
+                                          order by r.priority, r.run_at, r.first_id, u.i)
+                       > p_command.group_concurrency_limit
+                else false end as extra
       from queues.ready r
      cross join lateral unnest(r.task_ids) with ordinality u(id, i)
       join queues.task t on t.task_id = u.id
@@ -391,8 +427,7 @@ begin
     insert into queues.timer (queue_id, run_at, first_id, lane, priority, parent_id, attempts,
                               failures, crashes, solo, task_ids, gate)
       select p_queue_id, queues.never(), t.id, p_lane, t.priority, t.parent_id, t.attempts,
-             t.failures, t.crashes, t.solo, array[t.id],
-             p_command.command || '/' || t.group_key
+             t.failures, t.crashes, t.solo, array[t.id], t.gate
         from tasks t where t.extra),
   left_over as (
     select t.place, array_agg(t.id order by t.i) filter (where not t.extra) as ids

@@ -159,15 +159,13 @@ begin
         v_quota := least(v_quota, queues.count_free(v_slots));
       end if;
     end if;
-    if v_command.group_concurrency_limit is not null then
-      perform queues.spread_keys(p_queue_id, l, v_command) from unnest(v_mine) l;
-    end if;
     lanes := lanes || v_mine;
     pairs := pairs || v_command.command_id;
     quotas := quotas || v_quota;
     if v_command.group_concurrency_limit is not null or v_command.group_rate_limit is not null
        or pg_sequence_last_value('queues.order_used') is not null then
       keyed := keyed || v_command.command_id;
+      perform queues.spread_keys(p_queue_id, l, v_command) from unnest(v_mine) l;
     end if;
   end loop;
 end
@@ -198,8 +196,9 @@ declare
   v_gate_tasks bigint[] := '{}';
   v_parked text[];
   v_back boolean := false;
+  v_checks_from bigint := coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0);
 begin
-  perform queues.check_gates();
+  perform queues.check_gates(v_checks_from);
   perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
                                 greatest(p_want, 200));
   if p_queue.concurrency_limit is not null then
@@ -223,6 +222,10 @@ begin
                            p_max_priority, p_auto, v_open.pairs, v_open.quotas);
     v_n := cardinality(v_taken.task_ids);
     exit when v_n = 0;
+    if v_round = 1 and v_open.keyed = '{}' and v_open.strays is null then
+      v_got := v_taken;  -- nothing to decide
+      exit;
+    end if;
     select array_agg(coalesce(c.verdict, 'go') order by u.i) as verdicts,
            array_agg(c.gate order by u.i) as gates,
            array_agg(coalesce(c.lane, u.lane) order by u.i) as lanes,
@@ -286,7 +289,7 @@ begin
   end loop;
 
   if v_got.task_ids <> '{}' then
-    if 0 = all(v_got.attempts) and not true = any(v_got.solo) then
+    if v_got.attempts is not null and 0 = all(v_got.attempts) and not true = any(v_got.solo) then
       v_got.attempts := null;
       v_got.failures := null;
       v_got.crashes := null;
@@ -339,6 +342,7 @@ returns void
 language plpgsql
 as $$
 declare
+  c_dice constant double precision := 0.01;
   v_gate record;
 begin
   insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
@@ -350,6 +354,16 @@ begin
               join unnest(p_lease_ids, p_task_ids) with ordinality t(lease_id, task_id, i)
                 using (task_id)) s
      group by s.gate, s.lease_id;
+  -- Now and then the floor follows. The caller has the lock on the gates, so nobody
+  -- else is adding to them.
+  insert into queues.gate_floor as f (task_key, floor)
+    select g.gate, (select min(h.lease_id) from queues.slot_held h
+                     where h.task_key = g.gate and h.slot_group_number = 1
+                       and h.lease_id >= coalesce((select o.floor from queues.gate_floor o
+                                                    where o.task_key = g.gate), 0))
+      from (select u.gate from unnest(p_gates) u(gate)
+             group by u.gate having random() < c_dice order by u.gate) g
+    on conflict (task_key) do update set floor = excluded.floor;
   for v_gate in
     select g.gate, count(*)::integer as n, c.group_rate_limit, c.rate_period
       from unnest(p_gates) g(gate)

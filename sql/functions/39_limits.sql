@@ -60,8 +60,8 @@ begin
   if tg_op = 'DELETE' then
     delete from queues.slot_group g where g.task_key = old.command;
     delete from queues.gated g where g.command_id = old.command_id;
-    delete from queues.rate_tick r where r.task_key = old.command
-       or r.task_key like replace(replace(old.command, '_', '\_'), '%', '\%') || '/%';
+    delete from queues.rate_tick r
+     where r.task_key = old.command or starts_with(r.task_key, old.command || '/');
     return null;
   elsif tg_op = 'INSERT' then
     if worker.is_limited(new) then
@@ -227,7 +227,8 @@ create or replace view worker.slot_usage as
                   where r.lane / 2 = (select c.command_id from worker.command_registry c
                                        where c.command = k.command))
               + (select count(*) from queues.timer t
-                  where t.gate like replace(k.command, '_', '\_') || '/%') end::bigint as waiting
+                  where starts_with(t.gate, k.command || '/')
+                     or starts_with(t.gate, k.command || '>')) end::bigint as waiting
     from queues.limited_key k
    cross join lateral (
      select count(u.id) as used,
@@ -308,17 +309,23 @@ as $$
 declare
   v_from bigint := coalesce(pg_sequence_last_value('queues.gate_cursor'), 0);
   v_parked record;
+  v_last bigint;
 begin
   if random() < 0.1 then
     perform queues.find_lost_lanes();
     perform queues.forget_gated(p_now);
     perform worker.reconcile_slots(true);
+    delete from queues.gate_floor f
+     where not exists (select from queues.slot_held h where h.task_key = f.task_key);
   end if;
   if not exists (select from queues.gated) and not exists (select from queues.slot_group) then
     return;
   end if;
   perform queues.drop_empty_groups(null);
-  perform queues.check_gates();
+  v_last := coalesce(pg_sequence_last_value('queues.gate_check_check_id_seq'), 0);
+  perform queues.check_gates(0);
+  perform setval('queues.gate_check_floor',
+                 coalesce((select min(c.check_id) from queues.gate_check c), v_last));
   -- Round and round over all that is parked.
   select array_agg(distinct s.gate) as gates, max(s.first_id) as last into v_parked
     from (select t.gate, t.first_id

@@ -59,11 +59,20 @@ create table queues.ordered (
 -- Has a value once there was such a task.
 create sequence queues.order_used;
 
+-- The floor of a key without slot groups, as in queues.slot_group; missing: 0. There
+-- for keys that are used much.
+create table queues.gate_floor (
+  task_key text primary key,
+  floor bigint not null
+) with (fillfactor = 50);
+
 -- Keys that somebody gave back while another had the lock on them.
 create table queues.gate_check (
   check_id bigint generated always as identity primary key,
   gate text not null
 );
+-- Claims look for them from here on, maintenance everywhere.
+create sequence queues.gate_check_floor minvalue 0 start 0;
 
 -- Followers of a key that is in use wait in `timer`, at a time that never comes.
 alter table queues.timer add column gate text;

@@ -135,3 +135,25 @@ select count(*) from worker.slot_problem;
 select count(*) from worker.reconcile_slots(true);
 select count(*) from worker.slot_problem;
 select app.slots('two');
+
+-- One runs long while a thousand others come and go: what was counted once is never
+-- forgotten.
+select worker.register_command('long', 'lq', p_kind => 'http', p_url => 'http://x/', p_concurrency_limit => 2, p_group_concurrency_limit => 2);
+update worker.queue_registry set top_concurrency = null, concurrency_limit = 3 where queue = 'lq';
+select count(*) from worker.enqueue_many('long', array_fill('{}'::jsonb, '{1200}'), p_group_key => 'k');
+select lease_id as long from queues.exchange('lq', 1) \gset
+create procedure app.others() language plpgsql as $$
+declare
+  v_leases bigint[];
+begin
+  for i in 1..1000 loop
+    v_leases := array(select e.lease_id from queues.exchange('lq', 3, p_done => v_leases) e where e.event = 'claimed');
+    commit;
+    if cardinality(v_leases) <> 1 then
+      raise exception '% at once', cardinality(v_leases) + 1;
+    end if;
+  end loop;
+end $$;
+call app.others();
+select task_key, used from worker.slot_usage where task_key ~ 'lq|long' order by 1;
+select * from worker.reconcile_slots();
