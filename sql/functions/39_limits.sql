@@ -7,9 +7,16 @@ create or replace function queues.add_gated(p_queue_id integer, p_command_id int
 language plpgsql
 as $$
 begin
-  if not exists (select from queues.gated g
-                  where g.queue_id = p_queue_id and g.command_id = p_command_id
-                    and (p_strays_since is null or g.strays_since = p_strays_since)) then
+  if p_strays_since is not null then
+    update queues.gated g set strays_since = greatest(g.strays_since, p_strays_since)
+     where g.queue_id = p_queue_id and g.command_id = p_command_id and g.strays_since is not null;
+    if found then
+      return;
+    end if;
+  end if;
+  if p_strays_since is not null
+     or not exists (select from queues.gated g
+                     where g.queue_id = p_queue_id and g.command_id = p_command_id) then
     insert into queues.gated (queue_id, command_id, strays_since)
       values (p_queue_id, p_command_id, p_strays_since);
   end if;
@@ -387,7 +394,7 @@ declare
   v_idle boolean;
 begin
   for v_row in
-    select g.ctid as place, g.*, c.command, worker.is_limited(c) as limited
+    select g.ctid as place, g.*, c.command, c.queue_id = g.queue_id and worker.is_limited(c) as limited
       from queues.gated g join worker.command_registry c using (command_id)
      where g.strays_since is null or g.strays_since < p_now - interval '1 hour'
      order by g.queue_id, g.command_id for update of g skip locked
@@ -397,6 +404,12 @@ begin
          and not queues.has_in_lanes(v_row.queue_id, v_row.command, '[0,4)') then
         update queues.gated g set strays_since = null where g.ctid = v_row.place;
       end if;
+      continue;
+    end if;
+    if exists (select from queues.gated g
+                where g.queue_id = v_row.queue_id and g.command_id = v_row.command_id
+                  and g.ctid < v_row.place) then
+      delete from queues.gated g where g.ctid = v_row.place;  -- said twice
       continue;
     end if;
     v_idle := not v_row.limited

@@ -42,6 +42,8 @@ set worker.fake_now = '2030-01-01 15:00:00+00';
 select count(*) from queues.gated where strays_since is not null;
 select queues.forget_gated(worker.now());
 select count(*), count(strays_since) from queues.gated;
+select queues.forget_gated(worker.now());
+select count(*), count(strays_since) from queues.gated;
 
 -- It becomes free again: what stands in its own lane is served from there.
 update worker.command_registry set concurrency_limit = null where command = 'call';

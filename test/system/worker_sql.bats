@@ -473,6 +473,10 @@ check_page()
     check_page "$BATS_TEST_DIRNAME/../../docs/sql.md"
 }
 
+@test "docs/limits.md does what it says" {
+    check_page "$BATS_TEST_DIRNAME/../../docs/limits.md"
+}
+
 @test "docs/testing.md does what it says" {
     check_page "$BATS_TEST_DIRNAME/../../docs/testing.md"
 }
