@@ -24,6 +24,7 @@ begin
   end if;
   -- Not while a limit is being changed: whoever does that counts what runs.
   if not pg_try_advisory_xact_lock_shared(8106479329266892800 | p_queue.queue_id) then
+    perform queues.set_alarm(p_queue.queue_id, p_now + interval '10 milliseconds', p_now);
     return;
   end if;
   if p_backend_pid is not null then

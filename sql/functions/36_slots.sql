@@ -27,7 +27,7 @@ as $$
 $$;
 
 -- Locks slots of a key, enough for p_want if there are that many. Returns what
--- is free of them. What runs above a lowered limit is in groups that are too
+-- is free of them; null when others have the locks on all that are free. What runs above a lowered limit is in groups that are too
 -- full, and has to end before anything starts.
 create or replace function queues.lock_slots(p_key text, p_want integer, p_pair integer)
 returns queues.free_slots[]
@@ -56,6 +56,9 @@ begin
     select g.slot_group_number from queues.slot_group g
      where g.task_key = p_key and g.slot_group_number = any(v_room)
      order by g.slot_group_number limit v_need for update skip locked);
+  if v_locked = '{}' then
+    return null;
+  end if;
   if random() < 0.02 then
     perform queues.raise_slot_floor(p_key, v_locked);
   end if;
@@ -108,26 +111,40 @@ create or replace function queues.hold_slots(
 returns void
 language plpgsql
 as $$
+declare
+  v_key record;
+  v_tasks record;
+  v_groups integer[];
 begin
-  insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
-    with keys as (select distinct s.task_key, s.pair from unnest(p_slots) s),
-    slots as (
-      select s.task_key, s.slot_group_number,
-             row_number() over (partition by s.task_key order by s.slot_group_number) as n
-        from unnest(p_slots) s
-       cross join generate_series(1, least(s.free, cardinality(p_task_ids)))),
-    tasks as (
-      select k.task_key, t.lease_id, t.task_id,
-             row_number() over (partition by k.task_key order by t.i) as n,
-             row_number() over (partition by k.task_key, t.lease_id order by t.i desc) as last
-        from keys k
-        join unnest(p_lease_ids, p_task_ids, p_lanes) with ordinality t(lease_id, task_id, lane, i)
-          on k.pair in (-1, t.lane / 2))
-    select s.task_key, s.slot_group_number, t.lease_id, array_agg(t.task_id), p_now
-      from tasks t join slots s on s.task_key = t.task_key
-       and s.n = case when p_serial then 1 else t.n end
-     where not p_serial or t.last = 1
-     group by s.task_key, s.slot_group_number, t.lease_id;
+  for v_key in
+    select distinct s.task_key, s.pair from unnest(p_slots) s order by s.task_key
+  loop
+    if not p_serial and (v_key.pair = -1 or not exists (select from unnest(p_lanes) l
+                                                         where l / 2 <> v_key.pair)) then
+      select p_lease_ids as leases, p_task_ids as ids into v_tasks;
+    else
+      select array_agg(t.lease_id order by t.i) as leases, array_agg(t.task_id order by t.i) as ids
+        into v_tasks
+        from (select t.*, row_number() over (partition by t.lease_id order by t.i desc) as last
+                from unnest(p_lease_ids, p_task_ids, p_lanes)
+                       with ordinality t(lease_id, task_id, lane, i)
+               where v_key.pair in (-1, t.lane / 2)) t
+       where not p_serial or t.last = 1;
+    end if;
+    continue when v_tasks.ids is null;  -- none of that command was taken
+    v_groups := array(
+      select s.slot_group_number from unnest(p_slots) s
+       cross join generate_series(1, least(s.free, cardinality(v_tasks.ids)))
+       where s.task_key = v_key.task_key);
+    if p_serial then
+      v_groups := array_fill(v_groups[1], array[cardinality(v_tasks.ids)]);
+    end if;
+    insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
+      select v_key.task_key, t.slot_group_number, t.lease_id, array_agg(t.task_id), p_now
+        from unnest(v_tasks.leases, v_tasks.ids, v_groups[1:cardinality(v_tasks.ids)])
+               t(lease_id, task_id, slot_group_number)
+       group by t.slot_group_number, t.lease_id;
+  end loop;
 end
 $$;
 
@@ -138,7 +155,7 @@ create or replace function queues.release_slots(p_lease_id bigint, p_queue_id in
 language plpgsql
 as $$
 declare
-  v_gate record;
+  v_gates record;
   v_keys text[];
   v_counts integer[];
   v_last bigint[];
@@ -163,13 +180,15 @@ begin
   if v_keys is null then
     return;
   end if;
-  for v_gate in
-    select u.key, sum(coalesce(u.n, 1))::integer as n, max(u.last) as last
-      from unnest(v_keys, v_counts, v_last) u(key, n, last)
-     where u.key ~ '[/>]' group by u.key order by u.key
-  loop
-    perform queues.unpark(v_gate.key, v_gate.n, v_gate.last);
-  end loop;
+  select array_agg(s.key) as keys, array_agg(s.n) as counts, array_agg(s.last) as last into v_gates
+    from (select u.key, sum(coalesce(u.n, 1))::integer as n, max(u.last) as last
+            from unnest(v_keys, v_counts, v_last) u(key, n, last)
+           where u.key ~ '[/>]' group by u.key) s;
+  if cardinality(v_gates.keys) = 1 then
+    perform queues.unpark(v_gates.keys[1], v_gates.counts[1], v_gates.last[1]);
+  elsif v_gates.keys is not null then
+    perform queues.unpark_all(v_gates.keys, v_gates.counts, v_gates.last);
+  end if;
   if pg_sequence_last_value(queues.cell(p_queue_id, 'wake')) > 0
      and exists (select from queues.ready r
                   where r.queue_id = p_queue_id

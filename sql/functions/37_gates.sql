@@ -139,7 +139,12 @@ begin
         from (select distinct t.group_gate, t.command from tasks t
                where t.group_gate = any(v_locked)) g
         join worker.command_registry c on c.command = g.command
-       cross join lateral (select queues.count_held(g.group_gate) as used) h
+       cross join lateral (
+         -- queues.count_held in place: there may be many gates.
+         select coalesce(sum(cardinality(h.task_ids)), 0) as used from queues.slot_held h
+          where h.task_key = g.group_gate and h.slot_group_number = 1
+            and h.lease_id >= coalesce((select f.floor from queues.gate_floor f
+                                         where f.task_key = g.group_gate), 0)) h
        cross join lateral (select count(*) as n from unnest(p_gone) p(gate)
                             where p.gate = g.group_gate) a),
     ranked as (
@@ -270,6 +275,53 @@ begin
   end if;
   perform queues.make_ready(v_rows, v_now);
   return cardinality(v_rows);
+end
+$$;
+
+-- The same for many gates whose slots have been given back, p_counts of each, in a
+-- few statements. Those with a rate go one by one.
+create or replace function queues.unpark_all(p_gates text[], p_counts integer[], p_after bigint[])
+returns void
+language plpgsql
+as $$
+declare
+  v_now timestamptz := worker.now();
+  v_free record;
+  v_next record;
+  v_rest record;
+begin
+  perform queues.unpark(u.gate, u.n, u.after)
+     from unnest(p_gates, p_counts, p_after) u(gate, n, after)
+    where u.gate ~ '^[^/]*>' or current_setting('transaction_isolation') <> 'read committed'
+       or exists (select from worker.command_registry c
+                   where c.command = split_part(u.gate, '/', 1) and c.group_rate_limit is not null)
+       or not pg_try_advisory_xact_lock(queues.gate_key(u.gate));
+  select array_agg(u.gate) as gates, array_agg(u.n) as counts, array_agg(u.after) as after
+    into v_free
+    from unnest(p_gates, p_counts, p_after) u(gate, n, after)
+   where u.gate !~ '^[^/]*>' and current_setting('transaction_isolation') = 'read committed'
+     and pg_try_advisory_xact_lock(queues.gate_key(u.gate))
+     and not exists (select from worker.command_registry c
+                      where c.command = split_part(u.gate, '/', 1)
+                        and c.group_rate_limit is not null);
+  select array_agg(r.ctid) as rows, array_agg(distinct u.gate) as gates into v_next
+    from unnest(v_free.gates, v_free.counts, v_free.after) u(gate, n, after)
+    join queues.task d on d.task_id = u.after
+   cross join lateral (
+     select t.ctid from queues.timer t
+      where t.gate = u.gate and t.run_at = queues.never()
+        and (t.priority, t.first_id) > (d.priority, u.after)
+      order by t.priority, t.first_id limit u.n for update skip locked) r
+   where random() < 0.95;
+  select array_agg(r.ctid) as rows into v_rest
+    from unnest(v_free.gates, v_free.counts) u(gate, n)
+    left join unnest(v_next.gates) f(gate) on f.gate = u.gate
+   cross join lateral (
+     select t.ctid from queues.timer t
+      where t.gate = u.gate and t.run_at = queues.never()
+      order by t.priority, t.first_id limit u.n for update skip locked) r
+   where f.gate is null;
+  perform queues.make_ready(v_next.rows || v_rest.rows, v_now);
 end
 $$;
 

@@ -153,7 +153,10 @@ begin
       v_slots := queues.lock_slots(v_command.command,
                                    case when p_serial then 1 else v_quota end,
                                    v_command.command_id);
-      continue when v_slots = '{}';
+      if v_slots is null then
+        perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
+      end if;
+      continue when v_slots = '{}' is not false;
       slots := slots || v_slots;
       if not p_serial then
         v_quota := least(v_quota, queues.count_free(v_slots));
@@ -198,13 +201,18 @@ declare
   v_back boolean := false;
   v_checks_from bigint := coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0);
 begin
-  perform queues.check_gates(v_checks_from);
+  if pg_sequence_last_value('queues.gate_check_check_id_seq') >= v_checks_from then
+    perform queues.check_gates(v_checks_from);
+  end if;
   perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
                                 greatest(p_want, 200));
   if p_queue.concurrency_limit is not null then
     v_slots := queues.lock_slots('queue:' || p_queue.queue,
                                  case when p_serial then 1 else p_want end, -1);
-    if v_slots = '{}' then
+    if v_slots is null then
+      perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
+      return;
+    elsif v_slots = '{}' then
       return;
     elsif not p_serial then
       v_want := least(p_want, queues.count_free(v_slots));
@@ -306,12 +314,14 @@ begin
     if v_gates <> '{}' then
       perform queues.hold_gates(v_gates, v_gate_tasks, lease_ids, task_ids, p_serial, p_now);
     end if;
-    perform queues.spend_rate(c.command, s.n::integer, c.rate_limit, c.rate_period, p_now),
-            queues.set_alarm(p_queue.queue_id,
-              (queues.rate_room(c.command, c.rate_limit, c.rate_period, p_now)).next_at, p_now)
-       from (select l / 2 as pair, count(*) as n from unnest(v_got.lanes) l group by l / 2) s
-       join worker.command_registry c on c.command_id = s.pair
-      where c.command = any(v_open.rated);
+    if v_open.rated <> '{}' then
+      perform queues.spend_rate(c.command, s.n::integer, c.rate_limit, c.rate_period, p_now),
+              queues.set_alarm(p_queue.queue_id,
+                (queues.rate_room(c.command, c.rate_limit, c.rate_period, p_now)).next_at, p_now)
+         from (select l / 2 as pair, count(*) as n from unnest(v_got.lanes) l group by l / 2) s
+         join worker.command_registry c on c.command_id = s.pair
+        where c.command = any(v_open.rated);
+    end if;
   end if;
   -- Some were moved to where they belong, or another had the lock on their key:
   -- look again, now and then soon.
@@ -326,10 +336,12 @@ begin
     end if;
   end if;
   -- Behind a rate one stands by for the time when the next may start.
-  perform queues.unpark(g.gate, 1)
-     from (select distinct p.gate from unnest(v_parked) p(gate)
-             join worker.command_registry c on c.command = split_part(p.gate, '/', 1)
-            where c.group_rate_limit is not null order by p.gate) g;
+  if v_parked is not null then
+    perform queues.unpark(g.gate, 1)
+       from (select distinct p.gate from unnest(v_parked) p(gate)
+               join worker.command_registry c on c.command = split_part(p.gate, '/', 1)
+              where c.group_rate_limit is not null order by p.gate) g;
+  end if;
 end
 $$;
 

@@ -332,7 +332,7 @@ begin
   v_last := coalesce(pg_sequence_last_value('queues.gate_check_check_id_seq'), 0);
   perform queues.check_gates(0);
   perform setval('queues.gate_check_floor',
-                 coalesce((select min(c.check_id) from queues.gate_check c), v_last));
+                 coalesce((select min(c.check_id) from queues.gate_check c), v_last + 1));
   -- Round and round over all that is parked.
   select array_agg(distinct s.gate) as gates, max(s.first_id) as last into v_parked
     from (select t.gate, t.first_id
