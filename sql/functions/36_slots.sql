@@ -59,7 +59,7 @@ begin
   if v_locked = '{}' then
     return null;
   end if;
-  if random() < 0.02 then
+  if random() < 0.005 then
     perform queues.raise_slot_floor(p_key, v_locked);
   end if;
   return array(
@@ -252,13 +252,15 @@ begin
   loop
     insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
       select s.key, 1, v_lease.lease_id,
-             case when v_lease.backend_pid is not null then array[max(s.task_id)]
+             case when v_lease.backend_pid is not null
+                  then (array_agg(s.task_id order by s.i desc))[1:1]
                   else array_agg(s.task_id) end, p_now
-        from (select t.task_id,
+        from (select t.task_id, u.i,
                      case when p_key like 'queue:%' then p_key
                           when p_key like '%/' then t.task_type || '/' || t.group_key
                           else t.task_type end as key
-                from unnest(v_lease.task_ids) u(id) join queues.task t on t.task_id = u.id
+                from unnest(v_lease.task_ids) with ordinality u(id, i)
+                join queues.task t on t.task_id = u.id
                where (p_key like 'queue:%' or t.task_type = rtrim(p_key, '/'))
                  and not exists (select from queues.task_completed c where c.task_id = u.id)
                  and not exists (select from queues.attempt_end e

@@ -96,3 +96,6 @@ create type queues.free_slots as (
   free integer,
   pair integer
 );
+
+-- Lanes of commands' own, for a claim that names none.
+create index command_registry_lane_idx on worker.command_registry (lane) where lane > 3;

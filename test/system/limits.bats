@@ -1,10 +1,13 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: Apache-2.0
 #
-# Limits with many sessions at once, some of which die.
+# Limits with many sessions at once, some of which die. PGKIN_TEST_SCALE makes it
+# longer.
 
 load ../lib/system
 load ../lib/queue
+
+SCALE=${PGKIN_TEST_SCALE:-1}
 
 # What runs holds an advisory lock for as long as it does, whoever runs it, and
 # dies with it. Each start counts them: what it sees is true at that instant.
@@ -109,12 +112,12 @@ kill_some()
               select pid from pg_stat_activity where datname = current_database()
                  and query ~ 'app.(client|fiber)' and pid <> pg_backend_pid() order by random() limit 1) s"
         fi
-        if ((victim % 2)); then session client; else session fiber; fi
+        session "${kinds[victim % ${#kinds[@]}]}"
         # shellcheck disable=SC2154 # set by in_background, and by the test
         pids[victim]=$background_pid
         [ -z "$between" ] || sql "$url" "$between"
     done
-    session client
+    session "${kinds[0]}"
     session fiber
 }
 
@@ -141,16 +144,16 @@ nothing_left()
       set client_min_messages = warning;
       select from worker.register_command('job', p_handler => 'app.job', p_concurrency_limit => 4,
                                           p_group_concurrency_limit => 2, p_max_leases => 100);
-      select count(worker.enqueue('job', p_group_key => 'k' || i % 7)) from generate_series(1, 600) i"
+      select count(worker.enqueue('job', p_group_key => 'k' || i % 7)) from generate_series(1, 600 * $SCALE) i"
     session keeper
     pids=()
     for procedure in client fiber client fiber client fiber; do
         session "$procedure"
         pids+=("$background_pid")
     done
-    rounds=10 between=
+    rounds=$((10 * SCALE)) between='' kinds=(fiber client)
     kill_some "${pids[@]}"
-    wait_until 60 all_done
+    wait_until $((60 * SCALE)) all_done
     no_errors
     run nothing_left
     [ -z "$output" ]
@@ -163,14 +166,14 @@ nothing_left()
     sql "$url" "
       set client_min_messages = warning;
       select from worker.register_command('job', p_handler => 'app.job', p_concurrency_limit => 5, p_max_leases => 100);
-      select count(worker.enqueue('job', p_group_key => 'k' || i % 7)) from generate_series(1, 500) i"
+      select count(worker.enqueue('job', p_group_key => 'k' || i % 7)) from generate_series(1, 500 * $SCALE) i"
     session keeper
     pids=()
     for procedure in client fiber client fiber; do
         session "$procedure"
         pids+=("$background_pid")
     done
-    rounds=12
+    rounds=$((12 * SCALE)) kinds=(client fiber)
     between="update worker.command_registry set concurrency_limit = 1 + floor(random() * 5),
                     group_concurrency_limit = case when random() < 0.5 then 1 + floor(random() * 3) end
               where command = 'job';
@@ -178,11 +181,46 @@ nothing_left()
               where queue = 'default'"
     kill_some "${pids[@]}"
     sql "$url" "update worker.queue_registry set concurrency_limit = 5 where queue = 'default'"
-    wait_until 60 all_done
+    wait_until $((60 * SCALE)) all_done
     no_errors
     run nothing_left
     [ -z "$output" ]
     [ "$(sql "$url" "select pg_sequence_last_value('app.most') <= 5")" = t ]
+}
+
+@test "order keys keep their order over retries and deaths" {
+    sql "$url" "
+      set client_min_messages = warning;
+      create table app.ran (i bigint generated always as identity, key text, n int);
+      create procedure app.step(payload jsonb) language plpgsql as \$\$
+      begin
+        if random() < 0.1 then raise exception 'again'; end if;
+        perform app.count_running(worker.current_task_id());
+        insert into app.ran (key, n) values (payload ->> 'key', (payload ->> 'n')::int);
+      end \$\$;
+      select from worker.register_command('step', p_handler => 'app.step', p_max_attempts => 1000,
+        p_backoff_initial => '10 ms', p_backoff_base => 1, p_max_leases => 100);
+      select count(worker.enqueue('step', jsonb_build_object('key', i % 10, 'n', i), p_group_key => 'k' || i % 10,
+        p_order_key => 'o' || i % 10, p_priority => (random() * 3)::int)) from generate_series(1, 300 * $SCALE) i"
+    session keeper
+    pids=()
+    for procedure in fiber fiber fiber fiber; do
+        session "$procedure"
+        pids+=("$background_pid")
+    done
+    rounds=$((8 * SCALE)) between='' kinds=(fiber)
+    kill_some "${pids[@]}"
+    wait_until $((60 * SCALE)) all_done
+    no_errors
+    run nothing_left
+    [ -z "$output" ]
+    [ "$(sql "$url" "select pg_sequence_last_value('app.most_of_key')")" -eq 1 ]
+    run sql "$url" "
+      select count(*) || ' ran, ' || count(distinct n) || ' different, ' || count(*) filter (where n < before) || ' out of order'
+        from (select n, lag(n) over (partition by key order by i) as before from app.ran) s"
+    echo "$output"
+    [ "$output" = "$((300 * SCALE)) ran, $((300 * SCALE)) different, 0 out of order" ]
+    [ "$(sql "$url" 'select count(*) from queues.ordered')" -eq 0 ]
 }
 
 # The statements of a claim, without what differs from run to run.
