@@ -93,7 +93,10 @@ begin
   if new.lane > 3 and old.lane <= 3 then
     perform queues.add_gated(q.queue_id, new.command_id, v_now) from worker.queue_registry q;
   end if;
-  if new.concurrency_limit is distinct from old.concurrency_limit then
+  if new.command <> old.command then
+    perform queues.set_slots(old.command, null);
+    perform queues.set_slots(new.command, new.concurrency_limit);
+  elsif new.concurrency_limit is distinct from old.concurrency_limit then
     perform queues.set_slots(new.command, new.concurrency_limit);
     if old.concurrency_limit is null then
       perform queues.adopt_running(new.command, v_now);
@@ -333,16 +336,24 @@ begin
   perform queues.check_gates(0);
   perform setval('queues.gate_check_floor',
                  coalesce((select min(c.check_id) from queues.gate_check c), v_last + 1));
-  -- Round and round over all that is parked.
-  select array_agg(distinct s.gate) as gates, max(s.first_id) as last into v_parked
-    from (select t.gate, t.first_id
+  -- Round and round over all that is parked. Nobody holds the key: then one that was
+  -- let go stands in the line, or there was one and it is gone. Which of the two is
+  -- only sure when the line is empty.
+  select array_agg(s.first_id) as ids, max(s.first_id) as last into v_parked
+    from (select t.first_id
             from worker.queue_registry q
            cross join lateral (
-             select t.gate, t.first_id from queues.timer t
+             select t.first_id from queues.timer t
               where t.queue_id = q.queue_id and t.run_at = queues.never() and t.first_id > v_from
               order by t.first_id limit 200) t
            order by t.first_id limit 200) s;
-  perform queues.unpark(g.gate, 1) from unnest(v_parked.gates) g(gate);
+  perform queues.unpark(g.gate, 1)
+     from (select t.gate, bool_or(queues.has_in_lane(t.queue_id, t.lane)) as busy
+             from queues.timer t
+            where t.first_id = any(v_parked.ids) and t.run_at = queues.never()
+              and t.queue_id = any(array(select q.queue_id from worker.queue_registry q))
+            group by t.gate) g
+    where queues.count_held(g.gate) = 0 and (not g.busy or random() < 0.02);
   perform setval('queues.gate_cursor', coalesce(v_parked.last, 0));
 end
 $$;
@@ -381,6 +392,16 @@ begin
                   where t.queue_id = p_queue_id and t.lane >= lower(p_lanes)
                     and t.lane < upper(p_lanes) and t.task_ids <> '{}') s
       join queues.task t on t.task_id = s.first_id and t.task_type = p_command);
+end
+$$;
+
+create or replace function queues.has_in_lane(p_queue_id integer, p_lane integer) returns boolean
+language plpgsql
+as $$
+begin
+  return exists (select from queues.ready r
+                  where r.queue_id = p_queue_id and r.lane = p_lane
+                    and r.generation = any(queues.live_generations(p_queue_id)));
 end
 $$;
 

@@ -49,6 +49,18 @@ select count(*) from worker.concurrency_slots;
 select * from worker.reconcile_slots();
 select count(*) from queues.timer;
 
+-- The net: the one that was let go is gone, without a word.
+select count(worker.enqueue('tenant', p_group_key => 'n')) from generate_series(1, 3);
+select count(*) from queues.exchange('default', 10);
+select count(*) from queues.exchange('default', 0, p_done => array(select lease_id from queues.lease_open));
+delete from queues.ready;
+select count(*) from queues.exchange('default', 10);
+select queues.maintain() -> 'swept' as swept;
+select count(*) from queues.exchange('default', 10, p_done => array(select lease_id from queues.lease_open));
+select queues.maintain() -> 'swept' as swept;
+select count(*) from queues.exchange('default', 10);
+select count(*) from queues.exchange('default', 0, p_done => array(select lease_id from queues.lease_open));
+
 -- Keys take turns, however long the backlog of one is.
 select worker.register_command('turns', 'tq', 'app.run', p_group_concurrency_limit => 1);
 select count(*) from worker.enqueue_many('turns', array(select jsonb_build_object('n', i, 'key', 'a') from generate_series(1, 300) i), p_group_key => 'a');

@@ -109,6 +109,12 @@ select count(*) from queues.exchange('default', 0, p_done => array(select lease_
 delete from worker.command_registry where command = 'four';
 select count(*) from worker.concurrency_slots;
 
+-- Under another name.
+select worker.register_command('five', p_kind => 'http', p_url => 'http://x/', p_concurrency_limit => 5);
+update worker.command_registry set command = 'fifth' where command = 'five';
+select app.slots('five'), app.slots('fifth');
+delete from worker.command_registry where command = 'fifth';
+
 -- SQL handlers, one after the other: a batch holds one slot.
 select worker.register_command('two', p_handler => 'app.run', p_concurrency_limit => 2);
 select count(*) from worker.enqueue_many('two', array(select jsonb_build_object('n', i) from generate_series(1, 9) i));
