@@ -115,6 +115,7 @@ begin
     into v_queue_id, v_priority, v_lane, v_task_id, v_run_at, v_cell, v_generation
     from worker.command_registry c
    where c.command = p_command and p_order_key is null
+     and (p_group_key is null or octet_length(p_group_key) <= 512)
      and jsonb_typeof(p_payload) = 'object'
      and octet_length(p_payload::text) <= least(4096,
            nullif(current_setting('worker.max_payload_bytes', true), '')::integer)
@@ -175,6 +176,11 @@ begin
     from worker.command_registry c where c.command = p_command;
   if not found then
     perform queues.refuse_command(p_command);
+  end if;
+  if octet_length(p_group_key) > 512 or octet_length(p_order_key) > 512 then
+    raise exception 'a group key or order key has at most 512 bytes, not %',
+      greatest(octet_length(p_group_key), octet_length(p_order_key))
+      using errcode = 'program_limit_exceeded';
   end if;
   if v_run_at > v_now and v_run_at = now() then
     v_now := v_run_at;

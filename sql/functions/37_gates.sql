@@ -12,7 +12,7 @@
 -- Who meets another's key there comes back later.
 create or replace function queues.gate_key(p_gate text) returns bigint
 language sql immutable
-as $$ select 8106760804243603456 | (hashtextextended(p_gate, 0) & 2047) $$;
+as $$ select 8106760804243603456 | (hashtextextended(p_gate, 0) & 4095) $$;
 
 -- When parked tasks would run by the clock.
 create or replace function queues.never() returns timestamptz
