@@ -43,16 +43,33 @@ end
 $$;
 
 -- Keeps the hand-outs of these queues out until the end of the transaction, and
--- waits for those that are under way: what they have leased is then seen.
+-- waits for those that are under way: what they have leased is then seen. While
+-- somebody waits for this lock no hand-out gets it, so it is waited for a moment at
+-- a time: one session that keeps its hand-out open must not stop all others.
 create or replace function queues.lock_limits(p_queue_ids integer[]) returns void
 language plpgsql
 as $$
 declare
+  c_moment constant double precision := 0.2;
+  v_timeout text := current_setting('lock_timeout');
+  v_since timestamptz := clock_timestamp();
   v_queue_id integer;
 begin
   for v_queue_id in select distinct q from unnest(p_queue_ids) q order by q loop
-    perform pg_advisory_xact_lock(queues.limits_key(v_queue_id));
+    loop
+      begin
+        perform set_config('lock_timeout', (c_moment * 1000)::integer::text, true);
+        perform pg_advisory_xact_lock(queues.limits_key(v_queue_id));
+        exit;
+      exception when lock_not_available then
+        if v_timeout <> '0' and clock_timestamp() - v_since > v_timeout::interval then
+          raise;
+        end if;
+        perform pg_sleep(c_moment);
+      end;
+    end loop;
   end loop;
+  perform set_config('lock_timeout', v_timeout, true);
 end
 $$;
 
