@@ -37,7 +37,8 @@ begin
       using errcode = 'invalid_parameter_value';
   elsif tg_op = 'DELETE' then
     if exists (select from queues.ready r where r.queue_id = old.queue_id)
-       or exists (select from queues.timer t where t.queue_id = old.queue_id)
+       or exists (select from queues.timer t
+                   where t.queue_id = old.queue_id and t.task_ids <> '{}')
        or exists (select from queues.lease_open l where l.queue_id = old.queue_id) then
       raise exception 'queue "%" still has unfinished tasks', old.queue
         using errcode = 'dependent_objects_still_exist';
@@ -49,6 +50,7 @@ begin
                    'q' || old.queue_id || '_wake');
     delete from queues.generation_ledger where queue_id = old.queue_id;
     delete from queues.cursor_mark where queue_id = old.queue_id;
+    delete from queues.timer where queue_id = old.queue_id;  -- alarms
   end if;
   perform pg_notify('worker_queue_change', coalesce(new.queue, old.queue));
   return null;
@@ -59,13 +61,22 @@ create or replace trigger queue_registry_changed
   after insert or update or delete on worker.queue_registry
   for each row execute function worker.queue_registry_changed();
 
+create or replace function worker.is_limited(p_command worker.command_registry)
+returns boolean
+language sql immutable
+as $$
+  select p_command.concurrency_limit is not null or p_command.group_concurrency_limit is not null
+      or p_command.rate_limit is not null or p_command.group_rate_limit is not null
+      or p_command.window_start is not null or p_command.paused
+$$;
+
 -- Tasks that not every worker may take at any time stand in a line of their own,
 -- so that nobody walks over them on the way to others.
 create or replace function worker.needs_own_lane(p_command worker.command_registry)
 returns boolean
 language sql immutable
 as $$
-  select p_command.kind = 'native'
+  select p_command.kind = 'native' or worker.is_limited(p_command)
 $$;
 
 create or replace function worker.is_network(p_text text) returns boolean

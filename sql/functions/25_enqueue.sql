@@ -13,19 +13,23 @@ language plpgsql
 as $$
 declare
   v_bundle integer := case when p_solo or p_keyed then 1 else 100 end;
+  v_lane integer := p_lane;
   v_generation integer;
 begin
+  if v_lane < 4 and pg_sequence_last_value('queues.order_used') is not null then
+    v_lane := queues.order_lane(p_ids[1], p_lane);
+  end if;
   if p_run_at > p_now then
     insert into queues.timer (queue_id, run_at, first_id, lane, priority, parent_id,
                               attempts, failures, crashes, keyed, solo, task_ids)
-      select p_queue_id, p_run_at, p_ids[i + 1], p_lane, p_priority, p_parent_id,
+      select p_queue_id, p_run_at, p_ids[i + 1], v_lane, p_priority, p_parent_id,
              p_attempts, p_failures, p_crashes, p_keyed, p_solo, p_ids[i + 1:i + v_bundle]
         from generate_series(0, cardinality(p_ids) - 1, v_bundle) i;
   else
     v_generation := queues.join_generation(p_queue_id);
     insert into queues.ready (queue_id, lane, generation, priority, run_at, first_id,
                               parent_id, attempts, failures, crashes, keyed, solo, task_ids)
-      select p_queue_id, p_lane, v_generation, p_priority, p_run_at, p_ids[i + 1],
+      select p_queue_id, v_lane, v_generation, p_priority, p_run_at, p_ids[i + 1],
              p_parent_id, p_attempts, p_failures, p_crashes, p_keyed, p_solo,
              p_ids[i + 1:i + v_bundle]
         from generate_series(0, cardinality(p_ids) - 1, v_bundle) i;
@@ -110,7 +114,8 @@ begin
          c.generation_cell, pg_sequence_last_value(c.generation_cell)
     into v_queue_id, v_priority, v_lane, v_task_id, v_run_at, v_cell, v_generation
     from worker.command_registry c
-   where c.command = p_command
+   where c.command = p_command and p_order_key is null
+     and (p_group_key is null or octet_length(p_group_key) <= 512)
      and jsonb_typeof(p_payload) = 'object'
      and octet_length(p_payload::text) <= least(4096,
            nullif(current_setting('worker.max_payload_bytes', true), '')::integer)
@@ -159,15 +164,23 @@ declare
   v_queue_id integer;
   v_priority bigint;
   v_lane integer;
+  v_home integer;
   v_ids bigint[];
   v_payload jsonb;
 begin
+  -- Whose keys matter never stands in a shared lane.
   select coalesce(p_parent_queue_id, c.queue_id), coalesce(p_priority, c.priority),
-         c.lane + (p_parent_id is not null)::integer
-    into v_queue_id, v_priority, v_lane
+         case when p_order_key is null then c.lane else 2 * c.command_id end
+           + (p_parent_id is not null)::integer, c.queue_id
+    into v_queue_id, v_priority, v_lane, v_home
     from worker.command_registry c where c.command = p_command;
   if not found then
     perform queues.refuse_command(p_command);
+  end if;
+  if octet_length(p_group_key) > 512 or octet_length(p_order_key) > 512 then
+    raise exception 'a group key or order key has at most 512 bytes, not %',
+      greatest(octet_length(p_group_key), octet_length(p_order_key))
+      using errcode = 'program_limit_exceeded';
   end if;
   if v_run_at > v_now and v_run_at = now() then
     v_now := v_run_at;
@@ -191,6 +204,9 @@ begin
         from unnest(p_payloads) p
     returning task_id)
   select coalesce(array_agg(task_id), '{}') into v_ids from added;
+  if v_lane > 3 and (p_order_key is not null or v_queue_id <> v_home) then
+    perform queues.note_gated(p_command, v_queue_id, p_order_key, v_ids);
+  end if;
   perform queues.put_ready(v_queue_id, v_lane, v_priority, v_run_at, v_now, v_ids, p_parent_id,
                            p_keyed => p_dedup_key is not null);
   -- Workers ask every second what comes due; of what comes sooner they are told.

@@ -27,7 +27,7 @@ begin
                             attempts, failures, crashes, keyed, solo, task_ids)
     select d.queue_id, d.lane, v_generation, d.priority, d.run_at, d.first_id, d.parent_id,
            d.attempts, d.failures, d.crashes, d.keyed, d.solo, d.task_ids
-      from due d;
+      from due d where d.task_ids <> '{}';  -- without: an alarm
   return cardinality(v_rows);
 end
 $$;
@@ -109,12 +109,14 @@ $$;
 -- Takes up to p_want tasks from the given lanes of a queue, best first.
 -- Returns parallel arrays; the counts are null when all are at their first
 -- hand-out. p_auto: may rotate and settle on the way (not inside somebody's
--- long transaction, which would keep the maintenance lock).
+-- long transaction, which would keep the maintenance lock). p_pairs, p_quotas: of
+-- these pairs of lanes (a lane over two) no more than so many; lanes is then the
+-- lane of each task.
 create or replace function queues.take(
   p_queue_id integer, p_lanes integer[], p_want integer, p_max_priority bigint,
-  p_auto boolean,
+  p_auto boolean, p_pairs integer[] default null, p_quotas integer[] default null,
   out task_ids bigint[], out attempts smallint[], out failures smallint[],
-  out crashes smallint[], out solo boolean[], out parent_ids bigint[])
+  out crashes smallint[], out solo boolean[], out parent_ids bigint[], out lanes integer[])
 language plpgsql
 as $$
 declare
@@ -132,6 +134,10 @@ declare
   v_from_id bigint;
   v_limit integer;
   v_left integer := p_want;
+  v_lanes integer[] := p_lanes;
+  v_pair integer;        -- of the run, in p_pairs
+  v_quotas integer[] := p_quotas;
+  v_most integer;
   v_more record;
   v_zero smallint[];
   v_rows integer;
@@ -156,7 +162,7 @@ begin
                lead(r.run_at) over w as next_run_at,
                lead(r.first_id) over w as next_first_id
           from unnest(v_generations) g(generation)
-         cross join unnest(p_lanes) l(lane)
+         cross join unnest(v_lanes) l(lane)
           left join lateral (
             select m.priority, m.run_at, m.first_id from queues.cursor_mark m
              where m.queue_id = p_queue_id and m.generation = g.generation
@@ -180,7 +186,17 @@ begin
     -- Lock, in this statement; delete, in the next. A row that another claim
     -- has just cut is locked here in its new version, which only a statement
     -- that begins later can see.
-    v_limit := (v_left + v_run.size - 1) / v_run.size;
+    v_most := v_left;
+    if p_pairs is not null then
+      v_pair := array_position(p_pairs, v_run.lane / 2);
+      v_most := least(v_left, v_quotas[v_pair]);
+      if v_most < 1 then
+        v_lanes := array(select l from unnest(v_lanes) l where l / 2 <> v_run.lane / 2);
+        v_stuck := 0;
+        continue;
+      end if;
+    end if;
+    v_limit := (v_most + v_run.size - 1) / v_run.size;
     if v_limit > 1 then
       -- The bundles behind the first may be larger: lock no more than it takes.
       select greatest(count(*), 1) into v_limit
@@ -193,7 +209,7 @@ begin
                          and (r.priority, r.run_at, r.first_id) >=
                              (v_run.priority, v_run.run_at, v_run.first_id)
                        order by r.priority, r.run_at, r.first_id limit v_limit) s) c
-       where c.before < v_left;
+       where c.before < v_most;
     end if;
     v_limit := v_limit + v_stuck;
     select count(*)::integer as locked, array_agg(s.ctid) as places, null::integer as cut_n,
@@ -215,7 +231,7 @@ begin
              order by r.priority, r.run_at, r.first_id
              limit v_limit for update skip locked) s;
     if v_got.locked > 0 and (v_got.keyed or not v_got.single) then
-      v_got := queues.cut_to_size(v_got.places, v_left);
+      v_got := queues.cut_to_size(v_got.places, v_most);
     end if;
 
     if v_got.ids is not null then
@@ -247,6 +263,12 @@ begin
       end if;
       task_ids := task_ids || v_got.ids;
       v_left := v_left - cardinality(v_got.ids);
+      if p_pairs is not null then
+        lanes := lanes || array_fill(v_run.lane, array[cardinality(v_got.ids)]);
+        if v_pair is not null then
+          v_quotas[v_pair] := v_quotas[v_pair] - cardinality(v_got.ids);
+        end if;
+      end if;
       -- A bundle that was cut has left a dead version too.
       v_rows := cardinality(v_got.places);
       v_taken := v_taken + v_rows;

@@ -1,7 +1,8 @@
 -- Handing out: the calls by which tasks leave the queue.
 
--- Takes and leases up to p_want tasks of a queue for the caller. Honours pause
--- and top_concurrency. Returns one record of parallel arrays; no task: null.
+-- Takes and leases up to p_want tasks of a queue for the caller. Honours pause,
+-- top_concurrency and limits; with no limit in the queue, which costs one look,
+-- the claim is the plain one. Returns one record of parallel arrays; no task: null.
 -- p_serial: the caller runs what it gets one after the other, so that a batch
 -- holds one place of top_concurrency. Internal.
 create or replace function queues.hand_out(
@@ -21,8 +22,21 @@ begin
   if p_queue.paused and (p_queue.paused_until is null or p_queue.paused_until > p_now) then
     return;
   end if;
+  -- Not while a limit is being changed: whoever does that counts what runs.
+  if not pg_try_advisory_xact_lock_shared(8106479329266892800 | p_queue.queue_id) then
+    perform queues.set_alarm(p_queue.queue_id, p_now + interval '10 milliseconds', p_now);
+    return;
+  end if;
   if p_backend_pid is not null then
     v_backend_start := worker.backend_start();
+  end if;
+  if p_queue.concurrency_limit is not null
+     or exists (select from queues.gated g where g.queue_id = p_queue.queue_id) then
+    select * into lease_ids, task_ids, attempts
+      from queues.hand_out_limited(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
+                                   p_backend_pid, v_backend_start, p_expires_at, p_now, p_auto,
+                                   p_serial);
+    return;
   end if;
   if p_queue.top_concurrency is null then
     v_taken := queues.take(p_queue.queue_id, p_lanes, p_want, p_max_priority, p_auto);

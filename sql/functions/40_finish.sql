@@ -82,6 +82,9 @@ begin
                              array_fill(p_duration, array[cardinality(v_ids)]));
     perform queues.count_lease(v_lease, p_now, v_ids);
   end if;
+  if v_open.limited then
+    perform queues.release_slots(p_lease_id, v_lease.queue_id);
+  end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
   end if;
@@ -277,6 +280,9 @@ begin
     delete from queues.lease_open o where o.lease_id = p_lease_id;
   elsif not v_open.partial then
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
+  end if;
+  if v_open.limited then
+    perform queues.release_slots(p_lease_id, v_lease.queue_id, v_good.ids);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);

@@ -281,6 +281,9 @@ begin
   if v_ids is not null then
     v_canceled := cardinality(v_ids);
     perform queues.drop_keys(v_ids);
+    insert into queues.gate_check (gate)
+      select distinct t.task_type || '/' || t.group_key from queues.task t
+       where t.task_id = any(v_ids) and t.group_key is not null and t.lane > 3;
     perform queues.note_ended(v_ids);
     perform queues.count_ends(t.queue_id, p_now, 0, p_canceled => v_canceled)
        from queues.task t where t.task_id = v_ids[1];
@@ -359,6 +362,9 @@ begin
     delete from queues.cancel_request r
      where r.task_id = any(p_ids)
        and exists (select from queues.task_completed d where d.task_id = r.task_id);
+  end if;
+  if pg_sequence_last_value('queues.order_used') is not null then
+    perform queues.end_ordered(p_ids);
   end if;
   if coalesce(current_setting('worker.notify_changes', true), '') = 'on' then
     perform pg_notify('worker_task_changed', json_build_object('id', d.task_id, 'state', d.state)::text)

@@ -61,6 +61,7 @@ begin
   v_recovered := v_recovered + worker.reset_abandoned_processing_tasks();
   perform queues.resume_due(v_now);
   perform queues.check_parents();
+  perform queues.maintain_limits(v_now);
   v_parents := queues.rescue_parents();
   delete from worker.heartbeat where ctid = any(array(
     select h.ctid from worker.heartbeat h

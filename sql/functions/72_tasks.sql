@@ -35,7 +35,7 @@ create or replace view worker.tasks as
          coalesce((select r.run_at from queues.pending_key k
                      join queues.timer r on r.queue_id = t.queue_id and r.first_id = k.task_id
                     where t.dedup_key is not null and k.task_id = s.task_id
-                      and k.payload is not null), t.scheduled_at) as scheduled_at,
+                      and k.payload is not null and r.gate is null), t.scheduled_at) as scheduled_at,
          coalesce(f.leased_at, w.since - make_interval(secs => coalesce(w.duration_ms, 0) / 1000.0),
                   c.completed_at - make_interval(secs => coalesce(c.duration_ms, 0) / 1000.0))
            as processed_at,

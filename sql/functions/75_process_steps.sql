@@ -123,12 +123,13 @@ declare
   v_lease queues.lease;
   v_top boolean;
   v_partial boolean;
+  v_limited boolean;
   v_state text := 'completed';
 begin
-  select l.*, o.top, o.partial into v_lease.lease_id, v_lease.worker_id, v_lease.backend_pid,
+  select l.*, o.top, o.partial, o.limited into v_lease.lease_id, v_lease.worker_id, v_lease.backend_pid,
          v_lease.backend_start, v_lease.queue_id, v_lease.leased_at, v_lease.expires_at,
          v_lease.task_ids, v_lease.attempts, v_lease.failures, v_lease.crashes,
-         v_lease.parent_ids, v_top, v_partial
+         v_lease.parent_ids, v_top, v_partial, v_limited
     from queues.lease_open o join queues.lease l using (lease_id)
    where o.lease_id = p_lease_id and o.backend_pid = pg_backend_pid()
      for no key update of o;
@@ -170,6 +171,9 @@ begin
     perform queues.count_lease(v_lease, v_now, p_ids);
   elsif not v_partial then
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
+  end if;
+  if v_limited then
+    perform queues.release_slots(p_lease_id, v_lease.queue_id, p_ids);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(array_agg(distinct t.parent_id))

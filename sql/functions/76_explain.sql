@@ -98,10 +98,10 @@ begin
                   v_flight.leased_at, v_flight.attempt) || v_asked;
   end if;
 
-  select t.run_at, t.attempts into v_row from queues.timer t
+  select t.run_at, t.attempts, t.gate into v_row from queues.timer t
    where t.queue_id = v_task.queue_id and p_task_id = any(t.task_ids)
    order by t.run_at = v_task.scheduled_at desc limit 1;
-  if found and v_row.run_at > v_now then
+  if found and v_row.run_at > v_now and v_row.gate is null then
     select e.outcome, e.reason into v_last from queues.attempt_end e
      where e.task_id = p_task_id order by e.lease_id desc limit 1;
     v_why := v_why || format(case when v_last.outcome = 'snoozed'
@@ -116,6 +116,7 @@ begin
     v_why := v_why || format('Queue "%s" is paused%s.', v_queue.queue,
                              coalesce(' until ' || v_queue.paused_until, ''));
   end if;
+  v_why := v_why || queues.explain_limits(v_task, v_queue, v_now);
   if v_task.parent_id is null and v_queue.top_concurrency is not null then
     select count(*) as n,
            array_to_string((array_agg(s.task_id order by s.task_id))[1:10], ', ') as ids

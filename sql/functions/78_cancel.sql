@@ -40,6 +40,11 @@ begin
              and t.first_id <= p_task.task_id
            order by t.first_id desc limit 4) s
    where p_task.task_id = any(s.task_ids);
+  if not found then
+    select t.ctid into v_place from queues.timer t
+     where t.queue_id = p_task.queue_id and t.run_at = queues.never()
+       and t.first_id = p_task.task_id;
+  end if;
   if not found and p_anywhere then
     select t.ctid into v_place from queues.timer t
      where t.queue_id = p_task.queue_id and p_task.task_id = any(t.task_ids);
@@ -100,6 +105,10 @@ begin
     if not found then
       delete from queues.timer t where t.ctid = v_at.place;
     end if;
+  end if;
+  -- Others may wait behind it for its key.
+  if v_at.kept_in is not null and p_task.group_key is not null and p_task.lane > 3 then
+    insert into queues.gate_check (gate) values (p_task.task_type || '/' || p_task.group_key);
   end if;
   return v_at.attempts;
 end
@@ -212,7 +221,7 @@ begin
   -- Until it is found somewhere: it may move on while this looks.
   for i in 1..1000 loop
     if exists (select from queues.task_completed c where c.task_id = p_task.task_id) then
-      return false;
+      return p_running and worker.unblock(p_task.task_id);
     end if;
     v_attempts := queues.remove_pending(p_task, i > 1);
     if v_attempts is not null then
@@ -262,7 +271,7 @@ end
 $$;
 
 comment on function worker.cancel(bigint, text) is
-  'ends a pending task as canceled, asks a running one to stop; false when there is nothing to do';
+  'ends a pending task as canceled, asks a running one to stop, takes a failed one out of the way of those behind it; false when there is nothing to do';
 
 -- What a worker that runs tasks outside the database is to stop: those of its
 -- tasks that were asked to, or whose parent was, or has ended. Looked at about

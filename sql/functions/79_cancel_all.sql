@@ -99,6 +99,9 @@ begin
         from unnest(v_gone.ids, v_gone.attempts) u(id, attempts);
     canceled := cardinality(v_gone.ids);
     perform queues.drop_keys(v_gone.ids);
+    insert into queues.gate_check (gate)
+      select distinct t.task_type || '/' || t.group_key from queues.task t
+       where t.task_id = any(v_gone.ids) and t.group_key is not null and t.lane > 3;
     if queues.may_have_children((select min(i) from unnest(v_gone.ids) i)) then
       for v_id in
         select u.id from unnest(v_gone.ids) u(id)

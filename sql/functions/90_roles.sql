@@ -60,7 +60,8 @@ as $$
        '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued,
          worker.retry,worker.retry_failed,worker.discard,worker.discard_failed,
          worker.cancel_all,worker.cancel_all_in_pages,worker.cancel_page,worker.last_task_id,
-         worker.pause,worker.resume,worker.pause_command,worker.resume_command}'),
+         worker.pause,worker.resume,worker.pause_command,worker.resume_command,
+         worker.unblock,worker.reconcile_slots}'),
       -- Progress and waiting.
       ('{worker_enqueuer,worker_service_user,worker_admin}', '{worker.progress}'),
       ('{worker_enqueuer,worker_service_user,worker_monitor,worker_admin}',

@@ -30,14 +30,3 @@ create index command_registry_on_complete_idx on worker.command_registry (comman
 -- Tasks of this command may stand in a line that it has left: a hand-out looks.
 alter table worker.command_registry add column moved boolean not null default false;
 create index command_registry_moved_idx on worker.command_registry (command) where moved;
-create index command_registry_lane_idx on worker.command_registry (lane) where lane > 3;
-
--- These have other arguments or another result now.
-drop function if exists queues.retry_at(worker.command_registry, integer, timestamptz),
-  queues.end_canceled(bigint, bigint, integer, smallint, timestamptz, real, integer),
-  queues.end_tasks(queues.lease, boolean, timestamptz, integer, bigint[], text[], text[],
-                   jsonb[], real[]),
-  queues.finish_tasks(bigint, timestamptz, integer, bigint[], text[], text[], jsonb[], real[]),
-  queues.check_parents(), queues.cancel_children(bigint, timestamptz, text),
-  queues.remove_pending(queues.task, boolean), queues.lock_pending(queues.task, boolean),
-  queues.request_cancel(bigint, text, timestamptz);

@@ -466,6 +466,10 @@ END
     check_page "$BATS_TEST_DIRNAME/../../docs/schedules.md"
 }
 
+@test "docs/limits.md does what it says" {
+    check_page "$BATS_TEST_DIRNAME/../../docs/limits.md"
+}
+
 @test "docs/testing.md does what it says" {
     check_page "$BATS_TEST_DIRNAME/../../docs/testing.md"
 }

@@ -1,0 +1,101 @@
+-- Limits that hold over all workers: slots, rates, keys.
+--
+-- What is in use is never counted in a row that changes: it is the rows of
+-- queues.slot_held, each of which belongs to a lease and goes with it. A claim
+-- counts them while it holds the lock on the slot group.
+
+-- The commands whose tasks a claim must look at more closely, per queue that they
+-- were ever put into. Append-only, read as a set; maintenance removes what is over.
+create table queues.gated (
+  queue_id integer not null,
+  command_id integer not null,
+  -- Since then its tasks stand in a lane of their own; some may still be found in
+  -- the shared ones. Null: none can be.
+  strays_since timestamptz,
+  -- Since then it has neither a limit nor a task in a lane of its own.
+  idle_since timestamptz
+);
+create index gated_queue_idx on queues.gated (queue_id, command_id);
+
+-- The slots of a command ('COMMAND') or a queue ('queue:QUEUE') in at most 50
+-- groups. Locked by a claim, updated only when a limit changes.
+create table queues.slot_group (
+  task_key text not null,
+  slot_group_number integer not null,
+  capacity integer not null check (capacity >= 0),
+  -- No lease below this one holds a slot of the group. Follows now and then, so
+  -- that the dead rows of slots given back are not walked over.
+  floor bigint not null default 0,
+  primary key (task_key, slot_group_number)
+) with (fillfactor = 50);
+
+-- Who holds what. Keys without slot groups are those of group keys
+-- ('COMMAND/GROUPKEY') and order keys ('COMMAND>ORDERKEY').
+create table queues.slot_held (
+  task_key text not null,
+  slot_group_number integer not null,
+  lease_id bigint not null,
+  task_ids bigint[] not null,    -- one slot each
+  since timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, fillfactor = 80);
+create index slot_held_key_idx on queues.slot_held (task_key, slot_group_number, lease_id);
+create index slot_held_lease_idx on queues.slot_held (lease_id);
+
+-- When the next task of a rate may start. The newest row counts; read from that
+-- end, so the dead ones behind it are in nobody's way.
+create table queues.rate_tick (
+  task_key text not null,
+  next_at timestamptz not null
+) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000);
+create index rate_tick_key_idx on queues.rate_tick (task_key, next_at);
+
+-- Unfinished tasks with an order key; the first of a key may run.
+create table queues.ordered (
+  task_type text not null,
+  order_key text not null,
+  task_id bigint not null unique,
+  primary key (task_type, order_key, task_id)
+);
+-- Has a value once there was such a task.
+create sequence queues.order_used;
+
+-- The floor of a key without slot groups, as in queues.slot_group; missing: 0. There
+-- for keys that are used much.
+create table queues.gate_floor (
+  task_key text primary key,
+  floor bigint not null
+) with (fillfactor = 50);
+
+-- Keys that somebody gave back while another had the lock on them.
+create table queues.gate_check (
+  check_id bigint generated always as identity primary key,
+  gate text not null
+);
+-- Claims look for them from here on, maintenance everywhere.
+create sequence queues.gate_check_floor minvalue 0 start 0;
+
+-- Followers of a key that is in use wait in `timer`, at a time that never comes.
+alter table queues.timer add column gate text;
+create index timer_gate_idx on queues.timer (gate, priority, first_id) where gate is not null;
+-- How far maintenance has looked through them.
+create sequence queues.gate_cursor minvalue 0 start 0;
+
+-- Holds slots.
+alter table queues.lease_open add column limited boolean not null default false;
+
+-- Keys are parts of index entries.
+alter table queues.task
+  add constraint task_group_key_check check (octet_length(group_key) <= 512),
+  add constraint task_order_key_check check (octet_length(order_key) <= 512);
+
+-- Slots that a claim has locked: of a command (pair: its two lanes) or of the
+-- whole queue (pair -1).
+create type queues.free_slots as (
+  task_key text,
+  slot_group_number integer,
+  free integer,
+  pair integer
+);
+
+-- Lanes of commands' own, for a claim that names none.
+create index command_registry_lane_idx on worker.command_registry (lane) where lane > 3;
