@@ -270,7 +270,8 @@ void control_look(struct daemon *d)
     int64_t *ids = xcalloc(d->queue_count, sizeof *ids);
     for (size_t i = 0; i < d->queue_count; i++) {
         const struct queue *q = d->queues[i];
-        if (!q->gone && (q->sql_asked || q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
+        if (!q->gone &&
+            (q->sql_asked || q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
             ids[n++] = q->id;
     }
     if (n > 0) {

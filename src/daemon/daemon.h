@@ -55,9 +55,9 @@ struct daemon_options {
     bool exclusive;
     bool stop_when_idle;
     bool poll_only;
-    int64_t grace_ms;   // how long work may go on after the first stop
+    int64_t grace_ms;    // how long work may go on after the first stop
     bool leaves_process; // the process ends after daemon_free()
-    const char *listen; // ADDR:PORT for health checks; NULL: none
+    const char *listen;  // ADDR:PORT for health checks; NULL: none
     const struct log *log;
     const struct conf *conf;
     const struct native_handler *natives; // besides the built-in ones

@@ -137,10 +137,11 @@ struct queue {
     bool arming;         // they know: looking once more
     bool going;          // in queue_go_on()
     bool go_again;
-    int pauses;    // looks in a row that found nothing
-    bool promised; // a look said that there is work
-    bool quiet;    // the last look found nothing to do
-    int due_in_ms; // the next scheduled task; -1: none known
+    int pauses;     // looks in a row that found nothing
+    bool promised;  // a look said that there is work
+    int refused_ms; // when to look again after it could not be had
+    bool quiet;     // the last look found nothing to do
+    int due_in_ms;  // the next scheduled task; -1: none known
 
     // Outside the database
     bool has_other; // commands of this queue are run outside
@@ -156,7 +157,7 @@ struct queue {
     bool has_sql;
     bool sql_seen;  // there was work for fibers, of late
     bool sql_asked; // a look is to tell whether there is
-    bool serial;   // one tree at a time: a top fiber and child fibers
+    bool serial;    // one tree at a time: a top fiber and child fibers
     bool top_hungry;
     bool child_hungry;
     bool kin_moved; // children were run since the top fiber last looked

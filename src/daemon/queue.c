@@ -28,7 +28,8 @@
 #define RAMP_MS       5  // a call that lasts longer may need company
 #define YOUNG_MS      20 // and one that lasts this long has found something
 #define LOOK_SOON_MS  20
-#define LOOK_AGAIN_MS 500
+#define REFUSED_MS    25 // work is there and cannot be had: a limit, a place, a pause
+#define REFUSED_MOST  200
 #define POLL_MS       100 // where nobody notifies
 #define QUICK_US      10000.0
 #define AHEAD_US      20000.0 // what is claimed ahead takes about so long
@@ -205,7 +206,8 @@ void queue_rest_fibers(struct queue *q)
 // nothing is left?
 static bool is_looking(const struct queue *q)
 {
-    return q->asked > 0 || q->sql_asked || (q->hungry && queue_room(q) > 0) || any_young(q);
+    return q->asked > 0 || q->sql_asked || (q->hungry && queue_room(q) > 0) ||
+           any_young(q);
 }
 
 static bool is_saturated(const struct queue *q)
@@ -245,9 +247,11 @@ static void settle(struct queue *q)
         set_state(q, rest);
         // Somebody may have read the old word and committed after our look. A
         // look that promised what was not to be had is not repeated in haste.
-        loop_timer_start(q->timer, q->promised          ? LOOK_AGAIN_MS
+        loop_timer_start(q->timer, q->promised          ? q->refused_ms
                                    : q->d->listen.works ? LOOK_SOON_MS
                                                         : POLL_MS);
+        if (q->promised && q->refused_ms < REFUSED_MOST)
+            q->refused_ms *= 2;
         q->quiet = q->promised; // what is there cannot be had now
         q->promised = false;
         daemon_check(q->d);
@@ -348,6 +352,7 @@ void queue_claimed(struct queue *q, size_t got, int want)
         q->pauses = 0;
         q->arming = false;
         q->promised = false;
+        q->refused_ms = REFUSED_MS;
         if (q->published != QUEUE_RUNNING)
             listen_publish(q, QUEUE_RUNNING);
     }
@@ -362,6 +367,7 @@ void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
         q->pauses = 0;
         q->arming = false;
         q->promised = false;
+        q->refused_ms = REFUSED_MS;
         if (q->published != QUEUE_RUNNING)
             listen_publish(q, QUEUE_RUNNING);
         if (q->state == QUEUE_SCHEDULED)
@@ -439,6 +445,7 @@ struct queue *queue_new(struct daemon *d, const char *name, int id)
     q->id = id;
     q->published = -1;
     q->due_in_ms = -1;
+    q->refused_ms = REFUSED_MS;
     q->timer = loop_event_new(d->base, -1, 0, on_timer, q);
     q->ramp = loop_event_new(d->base, -1, 0, on_ramp, q);
     return q;

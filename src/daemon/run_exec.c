@@ -362,7 +362,8 @@ static void exec_kind_stop(void *self, struct attempt *a)
 static void exec_kind_close(void *self)
 {
     struct exec_kind *k = self;
-    const struct attempt_result r = {.outcome = ATTEMPT_FAILED, .error = "the worker ends"};
+    const struct attempt_result r = {.outcome = ATTEMPT_FAILED,
+                                     .error = "the worker ends"};
     while (!TAILQ_EMPTY(&k->attempts))
         end_with(TAILQ_FIRST(&k->attempts), &r);
     free(k);
