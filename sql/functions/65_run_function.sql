@@ -1,6 +1,9 @@
 -- Runs a function that a payload names. Security invoker: the caller's own
 -- rights decide. No search_path is set, because it would be in force inside the
 -- function that is called; every name here is qualified instead.
+--
+-- A role that was given nothing but this function is not asked whether the
+-- function is in the registry (67_allowed.sql); those of pgkin always are.
 
 create or replace function internal.run_function(function_name text, payload jsonb)
 returns jsonb
@@ -41,6 +44,14 @@ begin
     raise exception '%.% is not a function of one result', pg_catalog.quote_ident(v_parts[1]),
       pg_catalog.quote_ident(v_parts[2])
       using errcode = 'wrong_object_type';
+  end if;
+  if pg_catalog.has_function_privilege('internal.is_allowed(text)', 'execute') then
+    if not internal.is_allowed(function_name) then
+      raise exception 'function %.% is not in the registry of allowed functions',
+        pg_catalog.quote_ident(v_parts[1]), pg_catalog.quote_ident(v_parts[2])
+        using errcode = 'insufficient_privilege',
+              hint = 'an administrator adds it with worker.allow_function()';
+    end if;
   end if;
   execute pg_catalog.format('select pg_catalog.to_jsonb(%I.%I($1))', v_parts[1], v_parts[2])
     into v_result using payload;
