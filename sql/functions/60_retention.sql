@@ -60,6 +60,7 @@ begin
     delete from queues.attempt_end e where e.task_id = any(v_ids);
     delete from queues.error e where e.task_id = any(v_ids);
     delete from queues.merged_payload m where m.task_id = any(v_ids);
+    delete from worker.channel_outcome o where o.task_id = any(v_ids);
   end if;
   perform queues.remove_old_leases(v_now, p_most);
   -- At the end of the table the walk begins again.

@@ -61,3 +61,23 @@ $$;
 
 comment on function internal.run_function(text, jsonb) is
   'calls schema.function(payload) with the rights of the caller';
+
+-- What command db_function calls. An answer that says it failed is recorded for
+-- people to see; the task is done all the same, because what the function has
+-- written, a failure fact perhaps, is to stay. To undo it, a function raises.
+create or replace function worker.run_db_function(p_payload jsonb) returns jsonb
+language plpgsql
+as $$
+declare
+  v_answer jsonb := internal.run_function(p_payload ->> 'db_function', p_payload);
+  v_read jsonb;
+begin
+  if v_answer operator(pg_catalog.?|) '{success,validation_failure_message}' then
+    v_read := worker.read_envelope(v_answer);
+    if v_read ->> 'kind' operator(pg_catalog.<>) 'ok' then
+      perform queues.fail_task(worker.current_task_id(), v_read ->> 'error');
+    end if;
+  end if;
+  return v_answer;
+end
+$$;

@@ -45,6 +45,7 @@ as $$
          worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
          worker.session_state,worker.reset_session,worker.changed_settings,
          worker.left_behind,worker.work_registry,
+         worker.run_db_function,
          internal.is_allowed,internal.function_name,internal.why_not_run,
          worker.channel_begin,worker.channel_succeeded,worker.channel_failed,
          worker.channel_finish,worker.channel_open,worker.channel_end,worker.channel_note,
