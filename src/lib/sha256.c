@@ -2,7 +2,6 @@
 
 #include "lib/sha256.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #define BLOCK_SIZE 64
@@ -60,30 +59,98 @@ static void hash_block(uint32_t state[8], const unsigned char *block)
         state[i] += sums[i];
 }
 
-void sha256_hex(const void *data, size_t size, char out[SHA256_HEX_SIZE])
+void sha256_init(struct sha256 *h)
 {
-    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const unsigned char *p = data;
-    size_t left = size;
-    for (; left >= BLOCK_SIZE; p += BLOCK_SIZE, left -= BLOCK_SIZE)
-        hash_block(state, p);
+    *h = (struct sha256){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
+}
 
+void sha256_add(struct sha256 *h, const void *data, size_t size)
+{
+    if (size == 0)
+        return;
+    const unsigned char *p = data;
+    size_t held = (size_t)(h->size % BLOCK_SIZE);
+    h->size += size;
+    if (held > 0) {
+        size_t take = size < BLOCK_SIZE - held ? size : BLOCK_SIZE - held;
+        memcpy(h->block + held, p, take);
+        p += take;
+        size -= take;
+        if (held + take < BLOCK_SIZE)
+            return;
+        hash_block(h->state, h->block);
+    }
+    for (; size >= BLOCK_SIZE; p += BLOCK_SIZE, size -= BLOCK_SIZE)
+        hash_block(h->state, p);
+    memcpy(h->block, p, size);
+}
+
+void sha256_finish(struct sha256 *h, unsigned char out[SHA256_SIZE])
+{
     // The rest, a 1 bit, zeros, and the length in bits: one block, or two when
     // the length does not fit behind the rest.
+    uint64_t bits = h->size * 8;
+    size_t held = (size_t)(h->size % BLOCK_SIZE);
     unsigned char tail[2 * BLOCK_SIZE] = {0};
-    size_t tail_size = left < BLOCK_SIZE - 8 ? BLOCK_SIZE : 2 * BLOCK_SIZE;
-    if (left != 0)
-        memcpy(tail, p, left);
-    tail[left] = 0x80;
-    uint64_t bits = (uint64_t)size * 8;
+    size_t tail_size = held < BLOCK_SIZE - 8 ? BLOCK_SIZE : 2 * BLOCK_SIZE;
+    memcpy(tail, h->block, held);
+    tail[held] = 0x80;
     for (size_t i = 0; i < 8; i++)
         tail[tail_size - 1 - i] = (unsigned char)(bits >> (8 * i));
     for (size_t i = 0; i < tail_size; i += BLOCK_SIZE)
-        hash_block(state, tail + i);
+        hash_block(h->state, tail + i);
+    for (size_t i = 0; i < SHA256_SIZE; i++)
+        out[i] = (unsigned char)(h->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void sha256_hex(const void *data, size_t size, char out[SHA256_HEX_SIZE])
+{
+    struct sha256 h;
+    unsigned char sum[SHA256_SIZE];
+    sha256_init(&h);
+    sha256_add(&h, data, size);
+    sha256_finish(&h, sum);
 
     static const char digits[] = "0123456789abcdef";
-    for (int i = 0; i < 64; i++)
-        out[i] = digits[(state[i / 8] >> (28 - 4 * (i % 8))) & 15];
-    out[64] = '\0';
+    for (size_t i = 0; i < SHA256_SIZE; i++) {
+        out[2 * i] = digits[sum[i] >> 4];
+        out[2 * i + 1] = digits[sum[i] & 15];
+    }
+    out[2 * SHA256_SIZE] = '\0';
+}
+
+void hmac_sha256_init(struct hmac_sha256 *h, const void *key, size_t key_size)
+{
+    unsigned char block[BLOCK_SIZE] = {0};
+    if (key_size > BLOCK_SIZE) {
+        sha256_init(&h->inner);
+        sha256_add(&h->inner, key, key_size);
+        sha256_finish(&h->inner, block);
+    } else if (key_size > 0) {
+        memcpy(block, key, key_size);
+    }
+    for (size_t i = 0; i < BLOCK_SIZE; i++)
+        block[i] ^= 0x36;
+    sha256_init(&h->inner);
+    sha256_add(&h->inner, block, BLOCK_SIZE);
+    for (size_t i = 0; i < BLOCK_SIZE; i++)
+        block[i] ^= 0x36 ^ 0x5c;
+    sha256_init(&h->outer);
+    sha256_add(&h->outer, block, BLOCK_SIZE);
+    explicit_bzero(block, sizeof block);
+}
+
+void hmac_sha256_add(struct hmac_sha256 *h, const void *data, size_t size)
+{
+    sha256_add(&h->inner, data, size);
+}
+
+void hmac_sha256_finish(struct hmac_sha256 *h, unsigned char out[SHA256_SIZE])
+{
+    unsigned char sum[SHA256_SIZE];
+    sha256_finish(&h->inner, sum);
+    sha256_add(&h->outer, sum, sizeof sum);
+    sha256_finish(&h->outer, out);
+    explicit_bzero(h, sizeof *h);
 }
