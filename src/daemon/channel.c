@@ -64,6 +64,7 @@ struct run {
     struct attempt *attempt;
     enum state state;
     bool stopped;
+    bool reset; // the session is put right behind the step that is under way
     int64_t called_ms;
     // What is recorded.
     const char *query; // NULL: nothing yet
@@ -126,15 +127,16 @@ static void keep_session(struct channel *ch, struct conn *c)
     conn_request(c, &request, NULL);
 }
 
-// After it. When the session is a new one there is nothing to take away.
-static void reset_session(struct channel *ch, struct conn *c)
+// After it, and before whatever comes next in this session. False: it is not
+// known yet how the session was.
+static bool reset_session(struct channel *ch, struct conn *c)
 {
     if (!conn_is_up(c) || conn_backend_pid(c) != ch->session_pid)
-        return;
+        return false;
     struct conn_params params = CONN_PARAMS_INIT;
     conn_params_add_text(&params, ch->session_state);
     const struct conn_request request = {.query = "session_reset", .params = &params};
-    conn_request(c, &request, NULL);
+    return conn_request(c, &request, NULL);
 }
 
 static bool request_step(struct run *r, const char *query, struct conn_params *params,
@@ -146,7 +148,16 @@ static bool request_step(struct run *r, const char *query, struct conn_params *p
     keep_session(r->channel, c);
     const struct conn_request request = {
         .query = query, .params = params, .done = done, .arg = r};
-    return conn_request(c, &request, e);
+    if (!conn_request(c, &request, e))
+        return false;
+    r->reset = reset_session(r->channel, c);
+    return true;
+}
+
+static void finish_step(struct run *r, struct conn *c)
+{
+    if (!r->reset)
+        reset_session(r->channel, c);
 }
 
 // ------------------------------------------------------------------ recording
@@ -167,7 +178,7 @@ static void on_recorded(struct conn *c, PGresult *res, const struct err *e, void
     const struct log *log = r->channel->rt->log;
     if (e == NULL) {
         const char *said = PQgetvalue(res, 0, 0);
-        reset_session(r->channel, c);
+        finish_step(r, c);
         if (strcmp(said, "lost") == 0)
             log_warn(log, "came too late: the lease is not in force any more",
                      LOG_I("task", r->attempt->task.task_id));
@@ -254,7 +265,7 @@ static void on_begun(struct conn *c, PGresult *res, const struct err *e, void *a
         end_with(r, res == NULL ? ATTEMPT_SNOOZED : ATTEMPT_FAILED, e->msg);
         return;
     }
-    reset_session(r->channel, c);
+    finish_step(r, c);
     json_t *answer = json_loads(PQgetvalue(res, 0, 0), JSON_ALLOW_NUL, NULL);
     const char *todo = json_string_value(json_object_get(answer, "do"));
     json_t *payload = json_object_get(answer, "payload");

@@ -44,7 +44,8 @@ struct email_call {
     struct curl_slist *recipients;
     size_t sent;
     size_t reply_bytes;
-    char reply[REPLY_LINE_MAX + 1]; // the last line of it
+    char reply[REPLY_LINE_MAX + 1];   // the last line of them
+    char refusal[REPLY_LINE_MAX + 1]; // the last that is one; a good-bye may follow it
     char curl_error[CURL_ERROR_SIZE];
 };
 
@@ -123,8 +124,9 @@ static size_t take_reply(char *data, size_t size, size_t count, void *arg)
     size_t n = len < REPLY_LINE_MAX ? len : REPLY_LINE_MAX;
     while (n > 0 && strchr("\r\n ", data[n - 1]) != NULL)
         n--;
-    memcpy(x->reply, data, n);
-    x->reply[n] = '\0';
+    char *to = n > 0 && (data[0] == '4' || data[0] == '5') ? x->refusal : x->reply;
+    memcpy(to, data, n);
+    to[n] = '\0';
     return len;
 }
 
@@ -158,9 +160,9 @@ static void on_done(struct transfer *t, CURLcode code)
     // That the password is wrong is no property of the message.
     bool final = status >= 500 && status <= 599 && code != CURLE_LOGIN_DENIED;
     struct buf text = BUF_INIT;
-    if (status >= 400 && x->reply[0] != '\0') {
+    if (status >= 400 && x->refusal[0] != '\0') {
         buf_adds(&text, "the mail server said: ");
-        jsontext_add_clean(&text, x->reply, strlen(x->reply));
+        jsontext_add_clean(&text, x->refusal, strlen(x->refusal));
     } else {
         const char *words =
             x->curl_error[0] != '\0' ? x->curl_error : curl_easy_strerror(code);
