@@ -28,7 +28,21 @@ as $$
        '{queues.enqueue,queues.enqueue_many,worker.enqueue,worker.enqueue_many,worker.spawn,
          worker.spawn_task,worker.current_task_id,worker.now,worker.schema_version,
          worker.add_task,worker.hold_pending,worker.replace_pending,worker.merge_call,
-         worker.unite,worker.has_ended}'::text[]),
+         worker.unite}'::text[]),
+      -- Supervisors, who also run it, and who sets them up.
+      ('{worker_enqueuer,worker_service_user,worker_admin}', '{worker.has_ended}'),
+      ('{worker_admin}',
+       '{worker.allow_function,worker.disallow_function,worker.require_allowed,
+         worker.supervised_process_sql,worker.create_supervised_process,
+         worker.read_root_column,worker.read_user_function,worker.fill_template,
+         worker.supervised_template,worker.supervisor_template}'),
+      -- Those who run what a payload names, and the steps around a provider call.
+      ('{worker_service_user,worker_admin}',
+       '{worker.run_db_function,internal.is_allowed,internal.function_name,
+         internal.why_not_run,worker.channel_begin,worker.channel_succeeded,
+         worker.channel_failed,worker.channel_finish,worker.channel_open,worker.channel_end,
+         worker.channel_note,worker.channel_settle,worker.channel_refuse,
+         worker.run_channel_handler,worker.read_envelope,worker.handler_tries}'),
       -- Those who run it. The last lines are what worker.process_tasks calls.
       ('{worker_service_user,worker_admin}',
        '{queues.dequeue_next_available_task,queues.complete_task,queues.fail_task,
@@ -44,24 +58,14 @@ as $$
          worker.run_after_hooks,worker.queues_to_run,worker.largest_group,
          worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
          worker.session_state,worker.reset_session,worker.changed_settings,
-         worker.left_behind,worker.work_registry,
-         worker.run_db_function,
-         internal.is_allowed,internal.function_name,internal.why_not_run,
-         worker.channel_begin,worker.channel_succeeded,worker.channel_failed,
-         worker.channel_finish,worker.channel_open,worker.channel_end,worker.channel_note,
-         worker.channel_settle,worker.channel_refuse,worker.run_channel_handler,
-         worker.read_envelope,worker.handler_tries}'),
+         worker.left_behind,worker.work_registry}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',
        '{worker.explain_task,worker.has_pending_children,worker.has_failed_siblings,
          worker.now,worker.schema_version}'),
       -- Those who decide.
       ('{worker_admin}',
-       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued,
-         worker.allow_function,worker.disallow_function,worker.require_allowed,
-         worker.supervised_process_sql,worker.create_supervised_process,
-         worker.read_root_column,worker.read_user_function,worker.fill_template,
-         worker.supervised_template,worker.supervisor_template}')
+       '{worker.register_command,worker.call_text,worker.cancel,worker.assert_enqueued}')
     ) g(roles, routines)
    cross join unnest(g.roles) r(role)
    cross join unnest(g.routines) f(routine)
