@@ -30,10 +30,10 @@ static const char *const state_names[] = {[BEGINNING] = "beginning",
 static const struct machine_transition transitions[] = {
     {BEGINNING, CALLING, "to be sent"},
     {BEGINNING, RECORDING, "sent before, only its handler is due"},
-    {BEGINNING, OVER, "nothing to send, or no answer"},
+    {BEGINNING, OVER, "nothing to send, or no answer, or given up"},
     {CALLING, RECORDING, "the provider has answered"},
     {CALLING, OVER, "stopped"},
-    {RECORDING, OVER, "recorded, or the database is gone"},
+    {RECORDING, OVER, "recorded, or the database is gone, or given up"},
 };
 
 static const struct machine machine = {
@@ -49,7 +49,10 @@ const struct machine *channel_machine(void)
     return &machine;
 }
 
+// Outlives its kind for as long as the connection owes it an answer.
 struct channel {
+    int refs; // the kind, its runs, and requests about the session
+    struct run *runs;
     struct runtime *rt;
     const struct provider *provider;
     void *self; // the provider's
@@ -61,9 +64,11 @@ struct channel {
 struct run {
     struct channel_call call; // first: channel_answer() gets a pointer to it
     struct channel *channel;
-    struct attempt *attempt;
+    struct run *prev, *next;
+    struct attempt *attempt; // NULL: given up, only the answer to a step is awaited
     enum state state;
     bool stopped;
+    bool asked; // a step is with the server
     bool reset; // the session is put right behind the step that is under way
     int64_t called_ms;
     // What is recorded.
@@ -84,16 +89,39 @@ static void set_state(struct run *r, enum state to)
     r->state = to;
 }
 
+static void channel_unref(struct channel *ch)
+{
+    if (--ch->refs > 0)
+        return;
+    free(ch->session_state);
+    free(ch);
+}
+
+static void run_free(struct run *r)
+{
+    struct channel *ch = r->channel;
+    loop_event_clear(&r->pause);
+    json_decref(r->call.payload);
+    free(r->text);
+    free(r);
+    channel_unref(ch);
+}
+
 static void end_run(struct run *r, const struct attempt_result *result)
 {
     struct attempt *a = r->attempt;
     set_state(r, OVER);
-    loop_event_clear(&r->pause);
-    json_decref(r->call.payload);
+    if (r->prev != NULL)
+        r->prev->next = r->next;
+    else
+        r->channel->runs = r->next;
+    if (r->next != NULL)
+        r->next->prev = r->prev;
+    r->attempt = NULL;
     a->state = NULL;
     attempt_end(a, result);
-    free(r->text);
-    free(r);
+    if (!r->asked)
+        run_free(r);
 }
 
 static void end_with(struct run *r, enum attempt_outcome outcome, const char *error)
@@ -110,11 +138,12 @@ static void on_session_state(struct conn *c, PGresult *res, const struct err *e,
                              void *arg)
 {
     struct channel *ch = arg;
-    if (e != NULL)
-        return; // the next request says what is wrong
-    free(ch->session_state);
-    ch->session_state = xstrdup(PQgetvalue(res, 0, 0));
-    ch->session_pid = conn_backend_pid(c);
+    if (e == NULL) { // else the next request says what is wrong
+        free(ch->session_state);
+        ch->session_state = xstrdup(PQgetvalue(res, 0, 0));
+        ch->session_pid = conn_backend_pid(c);
+    }
+    channel_unref(ch);
 }
 
 // Before a request that runs handlers: they must not see what others left.
@@ -124,7 +153,8 @@ static void keep_session(struct channel *ch, struct conn *c)
         return;
     const struct conn_request request = {
         .query = "session_state", .done = on_session_state, .arg = ch};
-    conn_request(c, &request, NULL);
+    if (conn_request(c, &request, NULL))
+        ch->refs++;
 }
 
 // After it, and before whatever comes next in this session. False: it is not
@@ -150,14 +180,22 @@ static bool request_step(struct run *r, const char *query, struct conn_params *p
         .query = query, .params = params, .done = done, .arg = r};
     if (!conn_request(c, &request, e))
         return false;
+    r->asked = true;
     r->reset = reset_session(r->channel, c);
     return true;
 }
 
-static void finish_step(struct run *r, struct conn *c)
+// The server has answered. False: nobody waits for it any more.
+static bool finish_step(struct run *r, struct conn *c, const struct err *e)
 {
-    if (!r->reset)
+    r->asked = false;
+    if (r->attempt == NULL) {
+        run_free(r);
+        return false;
+    }
+    if (e == NULL && !r->reset)
         reset_session(r->channel, c);
+    return true;
 }
 
 // ------------------------------------------------------------------ recording
@@ -176,9 +214,10 @@ static void on_recorded(struct conn *c, PGresult *res, const struct err *e, void
 {
     struct run *r = arg;
     const struct log *log = r->channel->rt->log;
+    if (!finish_step(r, c, e))
+        return;
     if (e == NULL) {
         const char *said = PQgetvalue(res, 0, 0);
-        finish_step(r, c);
         if (strcmp(said, "lost") == 0)
             log_warn(log, "came too late: the lease is not in force any more",
                      LOG_I("task", r->attempt->task.task_id));
@@ -260,12 +299,13 @@ static void call_provider(struct run *r, json_t *payload)
 static void on_begun(struct conn *c, PGresult *res, const struct err *e, void *arg)
 {
     struct run *r = arg;
+    if (!finish_step(r, c, e))
+        return;
     if (e != NULL) {
         // Nothing was sent. Without a database it is nobody's failure.
         end_with(r, res == NULL ? ATTEMPT_SNOOZED : ATTEMPT_FAILED, e->msg);
         return;
     }
-    finish_step(r, c);
     json_t *answer = json_loads(PQgetvalue(res, 0, 0), JSON_ALLOW_NUL, NULL);
     const char *todo = json_string_value(json_object_get(answer, "do"));
     json_t *payload = json_object_get(answer, "payload");
@@ -291,6 +331,11 @@ void channel_start(void *self, struct attempt *a)
     struct run *r = xcalloc(1, sizeof *r);
     r->channel = ch;
     r->attempt = a;
+    r->next = ch->runs;
+    if (r->next != NULL)
+        r->next->prev = r;
+    ch->runs = r;
+    ch->refs++;
     r->pause = loop_event_new(ch->rt->base, -1, 0, on_pause, r);
     a->state = r;
     struct conn_params p = CONN_PARAMS_INIT;
@@ -301,33 +346,42 @@ void channel_start(void *self, struct attempt *a)
         end_with(r, ATTEMPT_SNOOZED, e.msg);
 }
 
+static void stop_call(struct run *r)
+{
+    if (r->state == CALLING)
+        r->channel->provider->abort(r->channel->self, &r->call);
+    end_with(r, ATTEMPT_FAILED, "stopped");
+}
+
 // While a step is with the server its answer is waited for: what was committed
 // cannot be taken back, and what the provider did must be recorded.
 void channel_stop(void *self, struct attempt *a)
 {
-    struct channel *ch = self;
+    (void)self;
     struct run *r = a->state;
     r->stopped = true;
-    if (r->state != CALLING)
-        return;
-    ch->provider->abort(ch->self, &r->call);
-    end_with(r, ATTEMPT_FAILED, "stopped");
+    if (r->state == CALLING)
+        stop_call(r);
 }
 
 void *channel_open(struct runtime *rt, const struct provider *p, struct err *e)
 {
     (void)e;
     struct channel *ch = xcalloc(1, sizeof *ch);
+    ch->refs = 1;
     ch->rt = rt;
     ch->provider = p;
     return ch;
 }
 
+// What could not be waited for is given up; the steps connection outlives this.
 void channel_close(void *self)
 {
     struct channel *ch = self;
+    while (ch->runs != NULL)
+        stop_call(ch->runs);
     if (ch->self != NULL)
         ch->provider->close(ch->self);
-    free(ch->session_state);
-    free(ch);
+    ch->self = NULL;
+    channel_unref(ch);
 }

@@ -9,11 +9,15 @@
 #   refuse   554 to the message  hang    no reply to the message
 #   drop     the message is taken, and the connection closed before the reply
 #
-# smtp_sink.py [--tls CERT KEY] [--auth USER PASSWORD]
+# While the file of --hold is there, no message gets its reply. Without --stay it
+# ends with its standard input.
+#
+# smtp_sink.py [--tls CERT KEY] [--auth USER PASSWORD] [--hold FILE] [--stay]
 
 import argparse
 import asyncio
 import json
+import os
 import ssl
 import sys
 
@@ -22,6 +26,8 @@ from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 options = argparse.ArgumentParser()
 options.add_argument('--tls', nargs=2)
 options.add_argument('--auth', nargs=2)
+options.add_argument('--hold')
+options.add_argument('--stay', action='store_true')
 options = options.parse_args()
 connections = 0
 
@@ -47,6 +53,8 @@ class Handler:
             'data': envelope.original_content.decode('latin-1'),
             'tls': session.ssl is not None, 'login': session.authenticated,
             'connection': session.number}), flush=True)
+        while options.hold and os.path.exists(options.hold):
+            await asyncio.sleep(0.02)
         if has(envelope, 'hang'):
             await asyncio.sleep(3600)
         if has(envelope, 'drop'):
@@ -82,6 +90,8 @@ def make_server():
 async def main():
     listening = await asyncio.get_running_loop().create_server(make_server, '127.0.0.1', 0)
     print(listening.sockets[0].getsockname()[1], flush=True)
+    if options.stay:
+        await asyncio.sleep(86400)
     # Ends with whoever started it, who holds the other end of standard input.
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     listening.close()

@@ -279,6 +279,37 @@ static void test_stop(void **state)
     assert_sql(b, STATE, "completed");
 }
 
+// The worker goes while a step is with the server: the attempt ends, and the
+// answer that comes later finds nobody.
+static void test_close(void **state)
+{
+    struct bench *b = *state;
+    struct err e = ERR_INIT;
+    bench_task(b, MESSAGE);
+    run_sql(b, "begin");
+    run_sql(b, "lock table app.fact in access exclusive mode");
+    b->kind->start(b->self, &b->t.attempt);
+    run_until(b->base, strstr(buf_str(&b->lines), "to=recording") != NULL);
+    b->kind->stop(b->self, &b->t.attempt);
+    b->kind->close(b->self);
+    assert_int_equal(b->t.ends, 1);
+    assert_int_equal(b->t.outcome, ATTEMPT_FAILED);
+    run_sql(b, "commit");
+    run_until(b->base, conn_pending(b->steps) == 0);
+    assert_int_equal(b->t.ends, 1);
+    b->self = b->kind->open(&b->rt, &e);
+
+    // And while the provider works.
+    bench_task(b, MESSAGE);
+    server->handle = server_hold;
+    b->kind->start(b->self, &b->t.attempt);
+    run_until(b->base, server->held_count == 1);
+    b->kind->close(b->self);
+    assert_int_equal(b->t.ends, 1);
+    server_release(server);
+    b->self = b->kind->open(&b->rt, &e);
+}
+
 static void test_lost(void **state)
 {
     struct bench *b = *state;
@@ -362,19 +393,13 @@ static void test_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_SMS(test_sms),
-        WITH_SMS(test_statuses),
-        WITH_SMS(test_final),
-        WITH_SMS(test_template),
-        WITH_SMS(test_bad_server),
-        WITH_SMS(test_handler_again),
-        WITH_SMS(test_session_lost),
-        WITH_SMS(test_stop),
-        WITH_SMS(test_lost),
-        WITH_SMS(test_session_state),
-        WITH_SMS(test_log_provider),
-        WITH_SMS(test_not_set_up),
-        cmocka_unit_test(test_machine),
+        WITH_SMS(test_sms),           WITH_SMS(test_statuses),
+        WITH_SMS(test_final),         WITH_SMS(test_template),
+        WITH_SMS(test_bad_server),    WITH_SMS(test_handler_again),
+        WITH_SMS(test_session_lost),  WITH_SMS(test_stop),
+        WITH_SMS(test_close),         WITH_SMS(test_lost),
+        WITH_SMS(test_session_state), WITH_SMS(test_log_provider),
+        WITH_SMS(test_not_set_up),    cmocka_unit_test(test_machine),
     };
     return cmocka_run_group_tests(tests, bench_make_template, bench_drop_template);
 }
