@@ -84,9 +84,9 @@ begin
   select o.kind, o.worker_payload, o.error
     into channel_open.outcome, channel_open.worker_payload, channel_open.error
     from worker.channel_outcome o
-   where o.task_id = p_task_id and o.kind <> 'handler_failed'
+   where o.task_id = p_task_id and o.kind in ('succeeded', 'failed', 'handled')
    order by o.outcome_id desc limit 1;
-  if channel_open.outcome not in ('succeeded', 'failed') then
+  if channel_open.outcome = 'handled' then
     channel_open.outcome := null;
   end if;
 end
@@ -200,8 +200,12 @@ begin
     insert into queues.error (task_id, error_message, created_at, context)
       values (p_task_id, p_error, worker.now(), p_context);
   end if;
+  -- One that was given up and is put back begins to count anew.
   return (select count(*) from worker.channel_outcome o
-           where o.task_id = p_task_id and o.kind = 'handler_failed');
+           where o.task_id = p_task_id and o.kind = 'handler_failed'
+             and o.outcome_id > coalesce((
+                   select max(g.outcome_id) from worker.channel_outcome g
+                    where g.task_id = p_task_id and g.kind = 'given_up'), 0));
 end
 $$;
 

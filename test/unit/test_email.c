@@ -211,6 +211,103 @@ static void test_stop(void **state)
     assert_int_equal(b->t.outcome, ATTEMPT_FAILED);
 }
 
+// --------------------------------------------------------------- bad servers
+
+// Sends the same text over and over again, at once or a byte now and then.
+struct talker {
+    struct event_base *base;
+    struct evconnlistener *listener;
+    int port;
+    const char *text;
+    bool slow;
+    struct bufferevent *bev;
+    struct event *timer;
+    size_t sent;
+};
+
+static void talk(struct talker *t)
+{
+    if (t->bev == NULL)
+        return;
+    if (t->slow) {
+        bufferevent_write(t->bev, t->text + t->sent++ % strlen(t->text), 1);
+        loop_timer_start(t->timer, 20);
+        return;
+    }
+    for (int i = 0; i < 1000; i++)
+        bufferevent_write(t->bev, t->text, strlen(t->text));
+}
+
+static void on_talk_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    talk(arg);
+}
+
+static void on_talk_written(struct bufferevent *bev, void *arg)
+{
+    struct talker *t = arg;
+    (void)bev;
+    if (!t->slow)
+        talk(t);
+}
+
+static void on_talk_event(struct bufferevent *bev, short what, void *arg)
+{
+    struct talker *t = arg;
+    (void)what;
+    bufferevent_free(bev);
+    t->bev = NULL;
+}
+
+static void on_talk_accept(struct evconnlistener *l, evutil_socket_t fd,
+                           struct sockaddr *sa, int len, void *arg)
+{
+    (void)l;
+    (void)sa;
+    (void)len;
+    struct talker *t = arg;
+    t->bev = bufferevent_socket_new(t->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    bufferevent_setcb(t->bev, NULL, on_talk_written, on_talk_event, t);
+    bufferevent_enable(t->bev, EV_READ | EV_WRITE);
+    if (t->text[0] != '\0')
+        talk(t);
+}
+
+static void test_bad_servers(void **state)
+{
+    struct bench *b = *state;
+    static const struct {
+        const char *text;
+        bool slow;
+    } cases[] = {
+        {"220-welcome, and welcome again\r\n", false}, // a reply without an end
+        {"220 hello\r\n250 yes\r\n", true},
+        {"x", false}, // a line without an end
+        {"", false},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct talker t = {.base = b->base, .text = cases[i].text, .slow = cases[i].slow};
+        char url[64];
+        t.timer = loop_event_new(b->base, -1, 0, on_talk_timer, &t);
+        t.listener = server_listen(b->base, on_talk_accept, &t, &t.port);
+        snprintf(url, sizeof url, "smtp://127.0.0.1:%d", t.port);
+        bench_set(b, "smtp.url", url);
+        bench_set(b, "smtp.timeout", "500ms");
+        // The provider is opened anew, with the new address.
+        struct err e = ERR_INIT;
+        b->kind->close(b->self);
+        b->self = b->kind->open(&b->rt, &e);
+        bench_send(b, MAIL("\"a@example.org\""));
+        assert_sql(b, STATE, "failed");
+        assert_sql(b, "select what from app.fact", "failed");
+        run_until(b->base, t.bev == NULL);
+        loop_event_clear(&t.timer);
+        evconnlistener_free(t.listener);
+    }
+}
+
 // -------------------------------------------------------- settings, login, TLS
 
 static void test_not_set_up(void **state)
@@ -308,6 +405,7 @@ int main(void)
         WITH_SINK(test_dropped),
         WITH_SINK(test_silence),
         WITH_SINK(test_stop),
+        WITH_SINK(test_bad_servers),
         WITH_SINK(test_not_set_up),
         WITH_SINK(test_tls_required),
         cmocka_unit_test_setup_teardown(test_auth, set_up_auth, tear_down),
