@@ -26,7 +26,7 @@ start_worker()
 {
     WORK_LOG=$BATS_TEST_TMPDIR/work.$BATS_TEST_NUMBER.$RANDOM
     in_background "$WORK_LOG" "$PGKIN" work -d "$URL" --log-level debug "$@"
-    WORKER=$background_pid
+    WORKER=${background_pid:?}
     wait_until 20 grep -q 'worker started' "$WORK_LOG"
 }
 
@@ -64,6 +64,22 @@ message_ids()
     # The supervisors notice, and nothing is left.
     wait_until 30 answers 0 "select count(*) from worker.tasks where state not in ('completed')"
     answers 0 "select count(*) from queues.error"
+}
+
+@test "examples/send_email.sql: by a worker with no more rights than it needs, strictly" {
+    local database role=channels_worker_$BASHPID worker_url
+    database=$(sql "$URL" "select current_database()")
+    load_example send_email
+    sql "$URL" "select worker.require_allowed(true); create role $role login in role worker_service_user"
+    worker_url=$(url_of "$database" "$role")
+    in_background "$BATS_TEST_TMPDIR/least.log" "$PGKIN" work -d "$worker_url"
+    sql "$URL" "select comms.send_email(1), comms.send_sms(1)"
+    wait_until 30 answers 't|t' "select comms.has_send_email_succeeded_attempt(1),
+                                        comms.has_send_sms_succeeded_attempt(1)"
+    answers 0 "select count(*) from queues.error"
+    run ! sql "$worker_url" "select * from comms.email_message"
+    stop_background
+    sql "$URL" "drop role $role"
 }
 
 @test "examples/send_email.sql: refused until it is given up" {
@@ -248,4 +264,26 @@ ends_well()
     [ "$(message_ids | wc -l)" = 1000 ]
     [ "$(message_ids | grep -vc '^1 ')" = 0 ]
     answers 1000 "select count(distinct n) from app.fact"
+}
+
+at_least()
+{
+    [ "$(sql "$URL" "select count(*) from queues.task_completed")" -ge "$1" ]
+}
+
+@test "killed again and again: a fact for each, and repetitions can be told" {
+    load_blocking
+    sql "$URL" "select count(*) from worker.enqueue_many('email', array(
+                  select jsonb_build_object('n', i, 'before_handler', 'app.before',
+                           'success_handler', 'app.success') from generate_series(1, 600) i))"
+    for n in 50 150 250 350; do
+        start_worker --queue default:20
+        wait_until 60 at_least "$n"
+        kill -KILL "$WORKER"
+    done
+    start_worker --queue default:20
+    wait_until 60 at_least 600
+    answers 600 "select count(*) from worker.tasks where state = 'completed'"
+    answers '600|600' "select count(*), count(distinct n) from app.fact"
+    [ "$(message_ids | wc -l)" = 600 ]
 }
