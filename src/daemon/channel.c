@@ -66,6 +66,7 @@ struct run {
     struct channel *channel;
     struct run *prev, *next;
     struct attempt *attempt; // NULL: given up, only the answer to a step is awaited
+    int64_t task_id;
     enum state state;
     bool stopped;
     bool asked; // a step is with the server
@@ -83,7 +84,7 @@ struct run {
 static void set_state(struct run *r, enum state to)
 {
     const char *why = machine_step(&machine, (int)r->state, (int)to);
-    log_debug(r->channel->rt->log, "channel", LOG_I("task", r->attempt->task.task_id),
+    log_debug(r->channel->rt->log, "channel", LOG_I("task", r->task_id),
               LOG_S("from", state_names[r->state]), LOG_S("to", state_names[to]),
               LOG_S("why", why));
     r->state = to;
@@ -331,6 +332,7 @@ void channel_start(void *self, struct attempt *a)
     struct run *r = xcalloc(1, sizeof *r);
     r->channel = ch;
     r->attempt = a;
+    r->task_id = a->task.task_id;
     r->next = ch->runs;
     if (r->next != NULL)
         r->next->prev = r;
@@ -378,8 +380,10 @@ void *channel_open(struct runtime *rt, const struct provider *p, struct err *e)
 void channel_close(void *self)
 {
     struct channel *ch = self;
-    while (ch->runs != NULL)
-        stop_call(ch->runs);
+    for (struct run *r = ch->runs, *next; r != NULL; r = next) {
+        next = r->next;
+        stop_call(r);
+    }
     if (ch->self != NULL)
         ch->provider->close(ch->self);
     ch->self = NULL;
