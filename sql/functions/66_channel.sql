@@ -260,6 +260,40 @@ begin
 end
 $$;
 
+-- Keeps what the provider said, because its handler failed, and puts the task
+-- off, or gives it up when that has happened too often. p_known: it is kept
+-- already. Returns again or ended.
+create or replace function worker.channel_put_off(
+  p_lease_id bigint, p_task_id bigint, p_succeeded boolean, p_worker_payload jsonb,
+  p_error text, p_known boolean, p_problem text, p_context jsonb)
+returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_tries integer;
+begin
+  if not p_known then
+    perform worker.channel_note(p_lease_id, p_task_id,
+                                case when p_succeeded then 'succeeded' else 'failed' end,
+                                p_worker_payload, p_error);
+  end if;
+  v_tries := worker.channel_note(p_lease_id, p_task_id, 'handler_failed', null, p_problem,
+                                 p_context);
+  if v_tries < worker.handler_tries() then
+    perform worker.channel_end(p_lease_id, p_task_id, 'snoozed', p_problem,
+      p_delay => (least(3600, 2 ^ least(v_tries - 1, 20)) * (0.5 + random()))::real);
+    return 'again';
+  end if;
+  perform worker.channel_note(p_lease_id, p_task_id, 'given_up', null, p_problem);
+  perform worker.channel_end(p_lease_id, p_task_id, 'fatal', format(
+    '%s failed %s times and is given up; the provider %s',
+    case when p_succeeded then 'success_handler' else 'error_handler' end, v_tries,
+    case when p_succeeded then 'had accepted' else 'had failed: ' || p_error end));
+  return 'ended';
+end
+$$;
+
 -- Runs the handler that an answer of the provider is due to, and ends the task.
 -- p_known: the answer is in worker.channel_outcome already. Returns ended, or
 -- again when the handler failed.
@@ -272,7 +306,6 @@ as $$
 declare
   v_handler text := case when p_succeeded then 'success_handler' else 'error_handler' end;
   v_run jsonb := '{"kind": "none"}';
-  v_tries integer;
   v_done boolean;
 begin
   if p_payload ->> v_handler is not null then
@@ -283,24 +316,8 @@ begin
         else pg_catalog.jsonb_build_object('original_payload', p_payload, 'error', p_error) end);
   end if;
   if v_run ->> 'kind' operator(pg_catalog.=) 'failed' then
-    if not p_known then
-      perform worker.channel_note(p_lease_id, p_task_id,
-                                  case when p_succeeded then 'succeeded' else 'failed' end,
-                                  p_worker_payload, p_error);
-    end if;
-    v_tries := worker.channel_note(p_lease_id, p_task_id, 'handler_failed', null,
-                                   v_run ->> 'error', v_run -> 'context');
-    if v_tries < worker.handler_tries() then
-      v_done := worker.channel_end(p_lease_id, p_task_id, 'snoozed', v_run ->> 'error',
-        p_delay => (least(3600, 2 ^ least(v_tries - 1, 20)) * (0.5 + pg_catalog.random()))::real);
-      return 'again';
-    end if;
-    perform worker.channel_note(p_lease_id, p_task_id, 'given_up', null, v_run ->> 'error');
-    v_done := worker.channel_end(p_lease_id, p_task_id, 'fatal', pg_catalog.format(
-      '%s failed %s times and is given up; the provider %s', v_handler, v_tries,
-      case when p_succeeded then 'had accepted' else 'had failed: ' || p_error end),
-      p_duration_ms => p_duration_ms);
-    return 'ended';
+    return worker.channel_put_off(p_lease_id, p_task_id, p_succeeded, p_worker_payload, p_error,
+                                  p_known, v_run ->> 'error', v_run -> 'context');
   end if;
   if v_run ->> 'kind' operator(pg_catalog.=) 'refused' then
     perform worker.channel_note(p_lease_id, p_task_id, 'noted', null,
@@ -385,6 +402,34 @@ $$;
 
 comment on function worker.channel_finish(bigint, bigint) is
   'runs the handler of a provider call that was made and recorded before';
+
+-- The session was lost again and again while the handler ran: it may be the
+-- handler that ends it. What the provider said is kept without running it; with
+-- p_succeeded null, it is kept already.
+create or replace function worker.channel_postpone(
+  p_lease_id bigint, p_task_id bigint, p_succeeded boolean, p_worker_payload jsonb,
+  p_error text)
+returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_task record := worker.channel_open(p_lease_id, p_task_id);
+  v_succeeded boolean := coalesce(p_succeeded, v_task.outcome = 'succeeded');
+begin
+  if v_task.payload is null or v_succeeded is null then
+    return 'lost';
+  end if;
+  return worker.channel_put_off(
+    p_lease_id, p_task_id, v_succeeded, p_worker_payload, coalesce(p_error, v_task.error),
+    v_task.outcome is not null, 'the session was lost while the handler ran',
+    jsonb_build_object('handler', case when v_succeeded then 'success_handler'
+                                       else 'error_handler' end));
+end
+$$;
+
+comment on function worker.channel_postpone is
+  'keeps what the provider said and leaves its handler for later; returns again, ended or lost';
 
 -- Commits by itself, before the provider is called.
 create or replace function worker.channel_begin(p_lease_id bigint, p_task_id bigint) returns jsonb

@@ -41,7 +41,8 @@ as $$
        '{worker.run_db_function,internal.is_allowed,internal.function_name,
          internal.why_not_run,worker.channel_begin,worker.channel_succeeded,
          worker.channel_failed,worker.channel_finish,worker.channel_open,worker.channel_end,
-         worker.channel_note,worker.channel_settle,worker.channel_refuse,
+         worker.channel_note,worker.channel_settle,worker.channel_refuse,worker.channel_put_off,
+         worker.channel_postpone,
          worker.run_channel_handler,worker.read_envelope,worker.handler_tries}'),
       -- Those who run it. The last lines are what worker.process_tasks calls.
       ('{worker_service_user,worker_admin}',

@@ -11,6 +11,8 @@
 
 #define ARRAY_SIZE(a)   (sizeof(a) / sizeof(a)[0])
 #define SNOOZE_MS       2000 // the database was not there to ask
+#define LOSSES_MAX      3    // of the session, while a handler may have run in it
+#define HANDOUTS_MAX    5    // that ended so before anything was sent
 #define RECORD_TRIES    10   // that the server refused
 #define RECORD_PAUSE_MS 1000
 #define TIMEOUT_DEFAULT 60000
@@ -75,9 +77,10 @@ struct run {
     // What is recorded.
     const char *query; // NULL: nothing yet
     enum channel_end end;
-    char *text;
+    char *text; // NULL: the database knows already
     double duration_ms;
     int tries;
+    int losses;
     struct event *pause;
 };
 
@@ -224,7 +227,9 @@ static void on_recorded(struct conn *c, PGresult *res, const struct err *e, void
                      LOG_I("task", r->attempt->task.task_id));
         end_with(r, ATTEMPT_RECORDED, NULL);
     } else if (res == NULL) {
-        record(r); // goes out with the next session
+        // Goes out with the next session.
+        r->losses += conn_outcome_unknown(c);
+        record(r);
     } else if (++r->tries < RECORD_TRIES) {
         log_err(log, LOG_WARN, "cannot record what the provider said", e);
         loop_timer_start(r->pause, RECORD_PAUSE_MS);
@@ -234,24 +239,43 @@ static void on_recorded(struct conn *c, PGresult *res, const struct err *e, void
     }
 }
 
+static void add_answer(struct run *r, struct conn_params *p)
+{
+    char duration[32];
+    json_format_double(r->duration_ms, duration);
+    // What the server refused may be the provider's words.
+    bool plain = r->end == CHANNEL_SUCCEEDED && r->tries > 0;
+    conn_params_add_text(p, plain ? "{}" : r->text);
+    if (r->end != CHANNEL_SUCCEEDED)
+        conn_params_add_bool(p, r->end == CHANNEL_FINAL);
+    conn_params_add_text(p, duration);
+}
+
+static void add_answer_to_keep(struct run *r, struct conn_params *p)
+{
+    bool succeeded = r->end == CHANNEL_SUCCEEDED;
+    if (r->text == NULL)
+        conn_params_add_null(p);
+    else
+        conn_params_add_bool(p, succeeded);
+    conn_params_add_text(p, succeeded ? r->text : NULL);
+    conn_params_add_text(p, succeeded ? NULL : r->text);
+}
+
 static void record(struct run *r)
 {
     const struct exchange_task *t = &r->attempt->task;
     struct conn_params p = CONN_PARAMS_INIT;
     struct err e = ERR_INIT;
+    // Perhaps it is the handler that ends the session.
+    bool postpone = r->losses >= LOSSES_MAX;
     conn_params_add_int64(&p, t->lease_id);
     conn_params_add_int64(&p, t->task_id);
-    if (strcmp(r->query, "channel_finish") != 0) {
-        char duration[32];
-        json_format_double(r->duration_ms, duration);
-        // What the server refused may be the provider's words.
-        bool plain = r->end == CHANNEL_SUCCEEDED && r->tries > 0;
-        conn_params_add_text(&p, plain ? "{}" : r->text);
-        if (r->end != CHANNEL_SUCCEEDED)
-            conn_params_add_bool(&p, r->end == CHANNEL_FINAL);
-        conn_params_add_text(&p, duration);
-    }
-    if (!request_step(r, r->query, &p, on_recorded, &e))
+    if (postpone)
+        add_answer_to_keep(r, &p);
+    else if (r->text != NULL)
+        add_answer(r, &p);
+    if (!request_step(r, postpone ? "channel_postpone" : r->query, &p, on_recorded, &e))
         end_with(r, ATTEMPT_FAILED, e.msg);
 }
 
@@ -303,8 +327,11 @@ static void on_begun(struct conn *c, PGresult *res, const struct err *e, void *a
     if (!finish_step(r, c, e))
         return;
     if (e != NULL) {
-        // Nothing was sent. Without a database it is nobody's failure.
-        end_with(r, res == NULL ? ATTEMPT_SNOOZED : ATTEMPT_FAILED, e->msg);
+        // Nothing was sent. Without a database it is nobody's failure, unless the
+        // handler is what ends its session.
+        bool suspect =
+            conn_outcome_unknown(c) && r->attempt->task.attempt >= HANDOUTS_MAX;
+        end_with(r, res == NULL && !suspect ? ATTEMPT_SNOOZED : ATTEMPT_FAILED, e->msg);
         return;
     }
     json_t *answer = json_loads(PQgetvalue(res, 0, 0), JSON_ALLOW_NUL, NULL);

@@ -207,6 +207,18 @@ select kind, count(*) from worker.channel_outcome where task_id = (select max(id
  group by kind order by kind;
 delete from app.broken;
 
+-- A handler that ends the session each time is left for later, by who has noticed.
+select app.enqueue(45);
+set role worker_service_user;
+select * from app.hold();
+select worker.channel_postpone(app.lease(), app.task(), null, null, null);
+select worker.channel_postpone(app.lease(), app.task(), true, '{"id": "kept"}', null);
+select worker.channel_postpone(app.lease(), app.task(), true, '{"id": "kept"}', null);
+reset role;
+select * from app.last;
+call app.hours(1);
+select * from app.last;
+
 -- A handler that says no is noted; there is nothing to be gained by trying again.
 select app.enqueue(42, '{"success_answer": {"status": "attempt_not_found"}}');
 select app.enqueue(43, '{"success_answer": {"success": false, "error": "not today"}}');

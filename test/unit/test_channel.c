@@ -239,6 +239,60 @@ static void test_session_lost(void **state)
     run_sql(b, "rollback");
 }
 
+// A handler that ends its own session, every time: what the provider said is kept,
+// and the task is put off.
+static void test_handler_kills(void **state)
+{
+    struct bench *b = *state;
+    run_sql(b, "create or replace function app.success(p jsonb) returns jsonb"
+               " language plpgsql as $$ begin"
+               " perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(60);"
+               " return null; end $$");
+    server->body = "{\"id\": 1}";
+    bench_task(b, MESSAGE);
+    server->requests = 0;
+    bench_run(b);
+    assert_int_equal(b->t.outcome, ATTEMPT_RECORDED);
+    assert_int_equal(server->requests, 1);
+    assert_sql(b, STATE, "pending");
+    assert_sql(b, ERROR, "the session was lost while the handler ran");
+    assert_sql(
+        b, "select worker_payload from worker.channel_outcome where kind = 'succeeded'",
+        "{\"body\": {\"id\": 1}, \"status\": 200}");
+    // Again, and still; then it is mended.
+    run_sql(b, "set worker.fake_now = '2090-01-01'");
+    bench_lease(b);
+    bench_run(b);
+    assert_int_equal(b->t.outcome, ATTEMPT_RECORDED);
+    assert_sql(
+        b, "select count(*) from worker.channel_outcome where kind = 'handler_failed'",
+        "2");
+    run_sql(
+        b,
+        "create or replace function app.success(p jsonb) returns jsonb"
+        " language sql as $$ insert into app.fact values ('sent', p -> 'worker_payload')"
+        " returning '{\"success\": true}'::jsonb $$");
+    run_sql(b, "set worker.fake_now = '2091-01-01'");
+    bench_lease(b);
+    bench_run(b);
+    assert_sql(b, STATE, "completed");
+    assert_sql(b, FACT, "sent {\"body\": {\"id\": 1}, \"status\": 200}");
+    assert_int_equal(server->requests, 1);
+
+    // A before handler that does that is not tried for ever.
+    run_sql(b, "create or replace function app.before(p jsonb) returns jsonb"
+               " language plpgsql as $$ begin"
+               " perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(60);"
+               " return null; end $$");
+    bench_task(b, MESSAGE);
+    bench_run(b);
+    assert_int_equal(b->t.outcome, ATTEMPT_SNOOZED);
+    bench_task(b, MESSAGE);
+    b->t.attempt.task.attempt = 5;
+    bench_run(b);
+    assert_int_equal(b->t.outcome, ATTEMPT_FAILED);
+}
+
 static void test_stop(void **state)
 {
     struct bench *b = *state;
@@ -393,13 +447,21 @@ static void test_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_SMS(test_sms),           WITH_SMS(test_statuses),
-        WITH_SMS(test_final),         WITH_SMS(test_template),
-        WITH_SMS(test_bad_server),    WITH_SMS(test_handler_again),
-        WITH_SMS(test_session_lost),  WITH_SMS(test_stop),
-        WITH_SMS(test_close),         WITH_SMS(test_lost),
-        WITH_SMS(test_session_state), WITH_SMS(test_log_provider),
-        WITH_SMS(test_not_set_up),    cmocka_unit_test(test_machine),
+        WITH_SMS(test_sms),
+        WITH_SMS(test_statuses),
+        WITH_SMS(test_final),
+        WITH_SMS(test_template),
+        WITH_SMS(test_bad_server),
+        WITH_SMS(test_handler_again),
+        WITH_SMS(test_session_lost),
+        WITH_SMS(test_handler_kills),
+        WITH_SMS(test_stop),
+        WITH_SMS(test_close),
+        WITH_SMS(test_lost),
+        WITH_SMS(test_session_state),
+        WITH_SMS(test_log_provider),
+        WITH_SMS(test_not_set_up),
+        cmocka_unit_test(test_machine),
     };
     return cmocka_run_group_tests(tests, bench_make_template, bench_drop_template);
 }
