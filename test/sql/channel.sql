@@ -292,3 +292,9 @@ reset role;
 set role worker_enqueuer;
 select worker.channel_begin(1, 1);
 reset role;
+
+-- What was kept of an answer goes with its task.
+set worker.fake_now = '2040-01-01 12:00:00+00';
+select count(*) > 100 as kept from worker.channel_outcome;
+select queues.remove_expired(10000) > 10 as removed;
+select count(*) as kept from worker.channel_outcome;
