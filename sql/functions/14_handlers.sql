@@ -76,7 +76,7 @@ begin
     return new;
   end if;
   new.handler_call := case
-    when new.kind = 'db_function' then 'select internal.run_function($1 ->> ''db_function'', $1)'
+    when new.kind = 'db_function' then 'select worker.run_db_function($1)'
     when new.kind = 'procedure' and new.handler_procedure is not null
       then worker.call_text(new.handler_procedure, 'handler') end;
   if new.kind = 'procedure' and new.handler_procedure is null then

@@ -43,6 +43,7 @@ begin
     delete from queues.merged_payload m where m.task_id = any(v_ids);
     delete from queues.after_due d where d.task_id = any(v_ids);
     delete from worker.progress_report p where p.task_id = any(v_ids);
+    delete from worker.channel_outcome o where o.task_id = any(v_ids);
     perform queues.end_ordered(v_ids, true);
   end if;
 end

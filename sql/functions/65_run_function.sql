@@ -1,6 +1,9 @@
 -- Runs a function that a payload names. Security invoker: the caller's own
 -- rights decide. No search_path is set, because it would be in force inside the
 -- function that is called; every name here is qualified instead.
+--
+-- A role that was given nothing but this function is not asked whether the
+-- function is in the registry (67_allowed.sql); those of pgkin always are.
 
 create or replace function internal.run_function(function_name text, payload jsonb)
 returns jsonb
@@ -42,6 +45,14 @@ begin
       pg_catalog.quote_ident(v_parts[2])
       using errcode = 'wrong_object_type';
   end if;
+  if pg_catalog.has_function_privilege('internal.is_allowed(text)', 'execute') then
+    if not internal.is_allowed(function_name) then
+      raise exception 'function %.% is not in the registry of allowed functions',
+        pg_catalog.quote_ident(v_parts[1]), pg_catalog.quote_ident(v_parts[2])
+        using errcode = 'insufficient_privilege',
+              hint = 'an administrator adds it with worker.allow_function()';
+    end if;
+  end if;
   execute pg_catalog.format('select pg_catalog.to_jsonb(%I.%I($1))', v_parts[1], v_parts[2])
     into v_result using payload;
   return v_result;
@@ -50,3 +61,23 @@ $$;
 
 comment on function internal.run_function(text, jsonb) is
   'calls schema.function(payload) with the rights of the caller';
+
+-- What command db_function calls. An answer that says it failed is recorded for
+-- people to see; the task is done all the same, because what the function has
+-- written, a failure fact perhaps, is to stay. To undo it, a function raises.
+create or replace function worker.run_db_function(p_payload jsonb) returns jsonb
+language plpgsql
+as $$
+declare
+  v_answer jsonb := internal.run_function(p_payload ->> 'db_function', p_payload);
+  v_read jsonb;
+begin
+  if v_answer operator(pg_catalog.?|) '{success,validation_failure_message}' then
+    v_read := worker.read_envelope(v_answer);
+    if v_read ->> 'kind' operator(pg_catalog.<>) 'ok' then
+      perform queues.fail_task(worker.current_task_id(), v_read ->> 'error');
+    end if;
+  end if;
+  return v_answer;
+end
+$$;

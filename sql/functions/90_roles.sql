@@ -32,6 +32,21 @@ as $$
          worker.spawn_task,worker.current_task_id,worker.now,worker.schema_version,
          worker.status,worker.add_task,worker.hold_pending,worker.replace_pending,worker.merge_call,
          worker.unite}'::text[]),
+      -- Supervisors, who also run it, and who sets them up.
+      ('{worker_enqueuer,worker_service_user,worker_admin}', '{worker.has_ended}'),
+      ('{worker_admin}',
+       '{worker.allow_function,worker.disallow_function,worker.require_allowed,
+         worker.supervised_process_sql,worker.create_supervised_process,
+         worker.read_root_column,worker.read_user_function,worker.fill_template,
+         worker.supervised_template,worker.supervisor_template}'),
+      -- Those who run what a payload names, and the steps around a provider call.
+      ('{worker_service_user,worker_admin}',
+       '{worker.run_db_function,internal.is_allowed,internal.function_name,
+         internal.why_not_run,worker.channel_begin,worker.channel_succeeded,
+         worker.channel_failed,worker.channel_finish,worker.channel_open,worker.channel_end,
+         worker.channel_note,worker.channel_settle,worker.channel_refuse,worker.channel_put_off,
+         worker.channel_postpone,
+         worker.run_channel_handler,worker.read_envelope,worker.handler_tries}'),
       -- Those who run it. The last lines are what worker.process_tasks calls.
       ('{worker_service_user,worker_admin}',
        '{queues.dequeue_next_available_task,queues.complete_task,queues.fail_task,

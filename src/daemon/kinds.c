@@ -9,9 +9,7 @@
 #include "daemon/run_native.h"
 
 static const struct kind *const kinds[] = {
-    &kind_native,
-    &kind_http,
-    &kind_exec,
+    &kind_native, &kind_http, &kind_exec, &kind_email, &kind_sms, &kind_file_delete,
 };
 
 void kinds_init(struct daemon *d)

@@ -36,6 +36,33 @@ select c.oid::regclass, r.role, r.privilege
    and has_table_privilege(r.role, c.oid, r.privilege)
  order by 1, 2, 3;
 
+-- Each role may execute exactly what worker.role_grants() gives it.
+select r.role, p.oid::regprocedure as routine
+  from unnest('{worker_service_user,worker_enqueuer,worker_monitor,worker_admin}'::text[]) r(role)
+ cross join pg_proc p join pg_namespace n on n.oid = p.pronamespace
+ where n.nspname in ('queues', 'worker', 'internal')
+   and has_function_privilege(r.role, p.oid, 'execute')
+       <> exists (select from worker.role_grants() g
+                   where g.role = r.role and g.routine = n.nspname || '.' || p.proname);
+-- What may be written to: registries by the one who decides, the ways in by
+-- those who ask, and nothing else by anybody.
+select r.role, c.oid::regclass, string_agg(privilege, ',' order by privilege)
+  from unnest('{worker_service_user,worker_enqueuer,worker_monitor,worker_admin}'::text[]) r(role)
+ cross join unnest('{insert,update,delete,truncate,references,trigger}'::text[]) privilege
+ cross join pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname in ('queues', 'worker', 'internal') and c.relkind in ('r', 'v', 'p')
+   and has_table_privilege(r.role, c.oid, privilege)
+ group by r.role, c.oid order by r.role, c.oid::regclass::text;
+select r.role, c.oid::regclass
+  from unnest('{worker_service_user,worker_enqueuer,worker_monitor,worker_admin}'::text[]) r(role)
+ cross join pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname in ('queues', 'worker', 'internal') and c.relkind = 'S'
+   and has_sequence_privilege(r.role, c.oid, 'usage,select,update');
+-- Nobody may make anything in the schemas.
+select r.rolname, n.nspname from pg_roles r cross join pg_namespace n
+ where n.nspname in ('queues', 'worker', 'internal') and r.rolname like 'worker\_%'
+   and has_schema_privilege(r.oid, n.oid, 'create');
+
 -- Nobody.
 create role roles_test_nobody;
 set role roles_test_nobody;

@@ -474,6 +474,10 @@ END
     check_page "$BATS_TEST_DIRNAME/../../docs/testing.md"
 }
 
+@test "docs/supervisors.md does what it says" {
+    check_page "$BATS_TEST_DIRNAME/../../docs/supervisors.md"
+}
+
 @test "the pgTAP test of docs/testing.md passes" {
     is_sql 1 "select count(*) from pg_available_extensions where name = 'pgtap'" ||
         skip "pgTAP is not installed"
