@@ -94,19 +94,22 @@ static bool send_next(struct daemon *d, struct carrier *c)
     }
     c->queue = next_queue(d, &want);
     c->want = want;
-    bool due = p->ends.count > 0 && (p->flush_due || c->queue != NULL ||
-                                     p->ends.count >= BATCH_MOST || !more_to_come(d));
-    if (c->queue == NULL && !due) {
-        if (p->ends.count > 0 && !p->flush_armed) {
-            p->flush_armed = true;
-            loop_timer_start(p->flush, FLUSH_MS);
-        }
-        return false;
+    if (p->flush_due || !more_to_come(d)) {
+        struct exchange none = c->ends;
+        c->ends = p->ends;
+        p->ends = none;
+        p->flush_due = false;
+    } else if (p->ends.count >= BATCH_MOST || c->queue != NULL) {
+        // What is left of a lease is still running, and will be done in no time:
+        // then all of it goes as one number.
+        exchange_take_whole(&p->ends, &c->ends);
     }
-    struct exchange none = c->ends;
-    c->ends = p->ends;
-    p->ends = none;
-    p->flush_due = false;
+    if (p->ends.count > 0 && !p->flush_armed) {
+        p->flush_armed = true;
+        loop_timer_start(p->flush, FLUSH_MS);
+    }
+    if (c->queue == NULL && c->ends.count == 0)
+        return false;
     c->again = false;
     send_carrier(c);
     return true;

@@ -104,7 +104,8 @@ int queue_room(const struct queue *q)
     // no small ones while there is enough to do.
     if (q->asked > 0 && !q->d->pump.full)
         return 0;
-    if (ahead(q) > 0 && q->waiting.count > 0 && room < (q->size + ahead(q)) / 2)
+    if (ahead(q) > 0 && q->waiting.count + q->running.count > 0 &&
+        room < (q->size + ahead(q)) / 2)
         return 0;
     return room > 0 ? room : 0;
 }

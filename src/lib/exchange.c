@@ -252,6 +252,25 @@ void exchange_end_task(struct exchange *x, const struct exchange_task *t,
         l->duration_ms = end->duration_ms + (l->duration_ms > 0 ? l->duration_ms : 0);
 }
 
+static bool is_whole(const struct exchange_lease *l)
+{
+    return l->plain == l->size;
+}
+
+void exchange_take_whole(struct exchange *from, struct exchange *to)
+{
+    struct exchange rest = EXCHANGE_INIT;
+    for (size_t i = 0; i < from->count; i++) {
+        const struct exchange_item *item = &from->items[i];
+        const struct exchange_lease *l = &from->leases[item->lease];
+        const struct exchange_task t = {
+            .lease_id = l->lease_id, .task_id = item->task_id, .lease_size = l->size};
+        exchange_end_task(is_whole(l) ? to : &rest, &t, &item->end);
+    }
+    exchange_clear(from);
+    *from = rest;
+}
+
 // A lease that was torn apart does not end as a whole any more.
 void exchange_split(struct exchange *from, struct exchange *to)
 {
@@ -281,11 +300,6 @@ void exchange_spoil(struct exchange *x, const char *error)
 }
 
 // --------------------------------------------------------------------- call
-
-static bool is_whole(const struct exchange_lease *l)
-{
-    return l->plain == l->size;
-}
 
 // Whole leases, and the mean of how long their tasks took.
 static void add_done(const struct exchange *x, struct conn_params *p)

@@ -102,6 +102,10 @@ void exchange_reset(struct exchange *x); // forgets all ends, keeps the memory
 void exchange_end_task(struct exchange *x, const struct exchange_task *t,
                        const struct exchange_end *end);
 
+// Moves the ends of those leases that end as a whole from `from` into the empty
+// `to`; all others stay.
+void exchange_take_whole(struct exchange *from, struct exchange *to);
+
 // For an owner whose ends the server refused to take: moves the last half of
 // `from`, of at least two, behind those of `to`; turns all into failures.
 void exchange_split(struct exchange *from, struct exchange *to);

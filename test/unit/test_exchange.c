@@ -234,6 +234,35 @@ static void test_split_and_spoil(void **state)
     exchange_clear(&rest);
 }
 
+// Leases that are done go; what has not all ended waits for the rest of it.
+static void test_take_whole(void **state)
+{
+    (void)state;
+    struct exchange x = EXCHANGE_INIT, whole = EXCHANGE_INIT;
+    struct conn_params p = CONN_PARAMS_INIT;
+    struct exchange_task failed = task_of(3, 1, 30);
+    end_timed(&x, 1, 2, 10, 0.5);
+    end_timed(&x, 2, 2, 20, 0.5);
+    end_timed(&x, 1, 2, 11, 0.5);
+    exchange_end_task(
+        &x, &failed,
+        &(struct exchange_end){.outcome = EXCHANGE_FAILED, .error = "no", .duration_ms = 1});
+    exchange_take_whole(&x, &whole);
+    build(&whole, &plain_call, &p);
+    assert_string_equal(p.values[PARAM_DONE], "{1}");
+    assert_null(p.values[PARAM_TASKS]);
+    build(&x, &plain_call, &p);
+    assert_null(p.values[PARAM_DONE]);
+    assert_string_equal(p.values[PARAM_TASKS], "{20,30}");
+    assert_string_equal(p.values[PARAM_ERRORS], "{NULL,\"no\"}");
+    end_timed(&x, 2, 2, 21, 0.5);
+    build(&x, &plain_call, &p);
+    assert_string_equal(p.values[PARAM_DONE], "{2}");
+    conn_params_clear(&p);
+    exchange_clear(&x);
+    exchange_clear(&whole);
+}
+
 static void end_twice(void)
 {
     struct exchange x = EXCHANGE_INIT;
@@ -551,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_build_durations),
         cmocka_unit_test(test_build_delays_and_lanes),
         cmocka_unit_test(test_split_and_spoil),
+        cmocka_unit_test(test_take_whole),
         cmocka_unit_test(test_end_more_than_there_are),
         cmocka_unit_test(test_parse),
         cmocka_unit_test(test_parse_refuses_nonsense),
