@@ -471,11 +471,12 @@ void daemon_free(struct daemon *d)
     attempts_stop_all(d, STOP_LOST);
     kinds_close(d);
     conn_free(d->steps);
+    // These answer what is under way on them, and the answers name queues.
+    control_close(d);
+    pump_close(d);
     for (size_t i = 0; i < d->queue_count; i++)
         queue_free(d->queues[i]);
     free(d->queues);
-    control_close(d);
-    pump_close(d);
     serve_free(d->serve);
     registry_unref(d->registry);
     loop_event_clear(&d->wake);
