@@ -156,10 +156,11 @@ struct queue {
     bool has_sql;
     bool sql_seen;  // there was work for fibers, of late
     bool sql_asked; // a look is to tell whether there is
-    bool serial;   // one tree at a time: a top fiber and child fibers
+    bool serial;    // one tree at a time: a top fiber and child fibers
     bool top_hungry;
     bool child_hungry;
-    bool kin_moved; // children were run since the top fiber last looked
+    int64_t failed_ms; // when a fiber's call last failed; 0: never
+    bool kin_moved;    // children were run since the top fiber last looked
     struct fiber *fibers;
     size_t fiber_count;
 };
@@ -178,9 +179,13 @@ int queue_room(const struct queue *q);
 void queue_claimed(struct queue *q, size_t got, int want);
 void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
                       bool others);
+void queue_fiber_failed(struct queue *q);
+void queue_fiber_rested(struct queue *q);
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms);
 // Producers know what they were told.
 void queue_published(struct queue *q);
+// Hands back what was claimed ahead and then did not get its turn in time.
+void queue_give_back(struct queue *q);
 // Closes connections that were not needed for a while.
 void queue_rest_fibers(struct queue *q);
 bool queue_is_quiet(const struct queue *q);   // nothing runs, nothing is due

@@ -33,7 +33,9 @@
 #define QUICK_US      10000.0
 #define AHEAD_US      20000.0 // what is claimed ahead takes about so long
 #define AHEAD_MOST    1000
-#define FIBER_REST_MS 60000 // a connection that was not used for so long is closed
+#define AHEAD_LONG_US 250000 // longer than this nothing waits here
+#define RECOVER_MS    3000   // a call that was lost is recovered by then
+#define FIBER_REST_MS 60000  // a connection that was not used for so long is closed
 
 static const char *const state_names[] = {
     [QUEUE_IDLE] = "idle",
@@ -205,7 +207,8 @@ void queue_rest_fibers(struct queue *q)
 // nothing is left?
 static bool is_looking(const struct queue *q)
 {
-    return q->asked > 0 || q->sql_asked || (q->hungry && queue_room(q) > 0) || any_young(q);
+    return q->asked > 0 || q->sql_asked || (q->hungry && queue_room(q) > 0) ||
+           any_young(q);
 }
 
 static bool is_saturated(const struct queue *q)
@@ -387,6 +390,27 @@ void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
     queue_go_on(q);
 }
 
+// There is something in SQL here, though perhaps of another queue's command.
+static void kick_fibers(struct queue *q)
+{
+    bool had_sql = q->has_sql;
+    q->has_sql = true;
+    queue_kick(q);
+    q->has_sql = had_sql;
+}
+
+void queue_fiber_failed(struct queue *q)
+{
+    q->failed_ms = loop_now_ms();
+    queue_go_on(q);
+}
+
+void queue_fiber_rested(struct queue *q)
+{
+    if (daemon_may_claim(q->d))
+        kick_fibers(q);
+}
+
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
 {
     if (q->sql_asked) {
@@ -402,10 +426,10 @@ void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
         (sql && q->has_sql) || due_in_ms == 0) {
         q->promised = true;
         q->sql_seen = q->sql_seen || sql;
-        bool had_sql = q->has_sql;
-        q->has_sql = q->has_sql || sql;
-        queue_kick(q);
-        q->has_sql = had_sql;
+        if (sql)
+            kick_fibers(q);
+        else
+            queue_kick(q);
         return;
     }
     q->due_in_ms = due_in_ms;
@@ -423,9 +447,18 @@ bool queue_is_stopped(const struct queue *q)
     return !is_under_way(q) && q->asked == 0;
 }
 
+// What a lost call had leased is out of sight until maintenance has found it.
+static bool is_recovering(const struct queue *q)
+{
+    for (size_t i = 0; i < q->fiber_count; i++)
+        if (q->fibers[i].state == FIBER_RESTING)
+            return true;
+    return q->failed_ms != 0 && loop_now_ms() - q->failed_ms < RECOVER_MS;
+}
+
 bool queue_is_quiet(const struct queue *q)
 {
-    return q->quiet && queue_is_stopped(q) && !q->publishing &&
+    return q->quiet && queue_is_stopped(q) && !q->publishing && !is_recovering(q) &&
            (q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED);
 }
 

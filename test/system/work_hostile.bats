@@ -1,0 +1,110 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+#
+# A worker among people who mean it ill: sessions that freeze or are cut in the
+# middle of a call, and a registry that changes under its hands.
+
+bats_require_minimum_version 1.5.0
+load ../lib/system
+
+setup()
+{
+    URL=$(migrated_database)
+    sql "$URL" "
+        set client_min_messages = warning;
+        create schema app;
+        create table app.ran (task bigint);
+        create procedure app.note(payload jsonb) language plpgsql as \$\$
+        begin
+          insert into app.ran (task) values (worker.current_task_id());
+          perform pg_sleep(coalesce((payload ->> 's')::float, 0));
+        end \$\$;
+        select worker.register_command('note', 'default', 'app.note');
+        select worker.register_command('nap', 'default', p_kind => 'native', p_handler => 'sleep');
+        select worker.register_command('echo', 'default', p_kind => 'native');
+        select worker.register_command('noop', 'default', p_kind => 'native');" >/dev/null
+    LOG=$BATS_TEST_TMPDIR/work.log
+}
+
+# Frozen sessions go on, so that they can end; workers are not asked.
+teardown()
+{
+    local pid
+    for pid in ${frozen:-}; do
+        kill -CONT "$pid" 2>/dev/null || true
+    done
+    while read -r pid; do
+        kill -KILL "$pid" 2>/dev/null || true
+    done < <(cat "$BATS_TEST_TMPDIR/pids" 2>/dev/null)
+    system_teardown
+}
+
+work()
+{
+    in_background "$LOG" "$PGKIN" work -d "$URL" --log-level debug "$@"
+    wait_until 20 grep -q 'worker started' "$LOG"
+}
+
+completed()
+{
+    [ "$(sql "$URL" "select count(*) from queues.task_completed where state = 'completed'")" = "$1" ]
+}
+
+# enqueue_many COMMAND PAYLOAD COUNT
+enqueue_many()
+{
+    sql "$URL" "select count(*) from worker.enqueue_many('$1', array_fill('$2'::jsonb, '{$3}'))" >/dev/null
+}
+
+# sessions QUERY: those of the worker whose query is like that.
+sessions()
+{
+    sql "$URL" "select pid from pg_stat_activity where datname = current_database()
+                and pid <> pg_backend_pid() and query like '$1'"
+}
+
+# stopped_with STATUS: the worker in the background has ended with it.
+stopped_with()
+{
+    local status=0
+    wait "$background_pid" || status=$?
+    [ "$status" -eq "$1" ] || {
+        echo "exit status $status, not $1"
+        tail -20 "$LOG"
+        return 1
+    } >&2
+}
+
+@test "leaves a server that does not answer" {
+    work --grace 1
+    wait_until 10 grep -q 'to=idle' "$LOG"
+    frozen=$(sql "$URL" "select pid from pg_stat_activity where application_name = 'pgkin worker'
+                         and datname = current_database()")
+    # shellcheck disable=SC2086
+    kill -STOP $frozen
+    sleep 1.2 # until it has asked for what nobody answers
+    kill -TERM "$background_pid"
+    wait_until 20 is_gone "$background_pid"
+    # 1 if that was in the middle of a claim: then something may be unfinished.
+    status=0
+    wait "$background_pid" || status=$?
+    ((status <= 1))
+    grep -q "without the server's word" "$LOG"
+    ! grep -q AddressSanitizer "$LOG" || return 1
+}
+
+@test "does not take a lost session for the end of work" {
+    enqueue_many note '{"s": 0.1}' 12
+    in_background "$LOG" "$PGKIN" work -d "$URL" --queue default:1 --stop-when-idle
+    some() { [ "$(sql "$URL" "select count(*) from app.ran")" -ge "$1" ]; }
+    for n in 1 3 5; do
+        wait_until 20 some "$n"
+        for pid in $(sessions '%run_fiber%'); do
+            sql "$URL" "select pg_terminate_backend($pid)" >/dev/null
+        done
+    done
+    stopped_with 0
+    completed 12
+    [ "$(sql "$URL" "select count(*), count(distinct task) from app.ran")" = "12|12" ]
+    grep -q 'fiber failed' "$LOG"
+}
