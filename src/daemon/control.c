@@ -270,7 +270,8 @@ void control_look(struct daemon *d)
     int64_t *ids = xcalloc(d->queue_count, sizeof *ids);
     for (size_t i = 0; i < d->queue_count; i++) {
         const struct queue *q = d->queues[i];
-        if (!q->gone && (q->sql_asked || q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
+        if (!q->gone &&
+            (q->sql_asked || q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED))
             ids[n++] = q->id;
     }
     if (n > 0) {
@@ -370,6 +371,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         control_read_cancels(d);
     for (size_t i = 0; i < d->queue_count; i++) {
         struct queue *q = d->queues[i];
+        queue_give_back(q);
         queue_rest_fibers(q);
         if (q->state == QUEUE_SATURATED && q->published == QUEUE_RUNNING)
             listen_publish(q, QUEUE_SATURATED);

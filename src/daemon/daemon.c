@@ -230,8 +230,7 @@ static void finish(struct daemon *d)
         struct queue *q = d->queues[i];
         event_del(q->timer);
         event_del(q->ramp);
-        while (q->waiting.first != NULL)
-            attempt_stop(q->waiting.first, STOP_RELEASE);
+        attempts_give_back(q, 0);
     }
     close_waiting_fibers(d);
 }

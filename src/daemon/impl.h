@@ -47,6 +47,7 @@ struct attempt_private {
     struct batch *batch;
     enum attempt_state state;
     enum attempt_stop stop;
+    int64_t taken_us; // when its claim was answered
     int64_t started_us;
     struct event *deadline; // NULL: none
     void *kind_self;
@@ -65,6 +66,8 @@ void attempts_take(struct daemon *d, struct queue *q, struct exchange_answer *an
                    struct arena *arena);
 // Begins as many of the queue's waiting attempts as it has room for.
 void attempts_start(struct queue *q);
+// Hands back what has not begun and has waited for so long. Returns how many.
+size_t attempts_give_back(struct queue *q, int64_t waited_us);
 void attempt_stop(struct attempt_private *a, enum attempt_stop why);
 // Stops all: those waiting end at once.
 void attempts_stop_all(struct daemon *d, enum attempt_stop why);

@@ -110,6 +110,19 @@ int queue_room(const struct queue *q)
     return room > 0 ? room : 0;
 }
 
+// How long tasks take was a guess from those before them.
+void queue_give_back(struct queue *q)
+{
+    size_t n = attempts_give_back(q, AHEAD_LONG_US);
+    if (n == 0)
+        return;
+    if (q->mean_us < QUICK_US)
+        q->mean_us = QUICK_US;
+    log_debug(q->d->log, "claimed too much ahead: handing back", LOG_S("queue", q->name),
+              LOG_I("tasks", (int64_t)n));
+    queue_go_on(q);
+}
+
 static struct fiber *find_free(struct queue *q, enum fiber_mode mode)
 {
     for (size_t i = 0; i < q->fiber_count; i++)

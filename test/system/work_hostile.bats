@@ -108,3 +108,20 @@ stopped_with()
     [ "$(sql "$URL" "select count(*), count(distinct task) from app.ran")" = "12|12" ]
     grep -q 'fiber failed' "$LOG"
 }
+
+@test "what was claimed ahead of slow ones goes back" {
+    work --queue default:2
+    enqueue_many noop '{}' 3000
+    wait_until 30 completed 3000
+    # As quick as the last ones, by all that is known of them.
+    enqueue_many nap '{"ms": 1000}' 200
+    held() { [ "$(sql "$URL" "select coalesce(sum(cardinality(queues.unfinished(l))), 0)
+                              from queues.lease_open o join queues.lease l using (lease_id)")" = "$1" ]; }
+    wait_until 10 held 2
+    id=$(sql "$URL" "select worker.enqueue('echo', p_priority => -1)")
+    urgent() { [ "$(sql "$URL" "select state from worker.tasks where id = $id")" = completed ]; }
+    wait_until 5 urgent
+    # Handed back is not tried.
+    [ "$(sql "$URL" "select max(attempt) from worker.tasks where state = 'completed'")" = 1 ]
+    [ "$(sql "$URL" "select count(*) from queues.error")" = 0 ]
+}
