@@ -216,7 +216,7 @@ static void close_waiting_fibers(struct daemon *d)
 {
     for (size_t i = 0; i < d->queue_count; i++)
         for (size_t k = 0; k < d->queues[i]->fiber_count; k++) {
-            struct fiber *f = &d->queues[i]->fibers[k];
+            struct fiber *f = d->queues[i]->fibers[k];
             if (f->conn != NULL && !conn_is_up(f->conn))
                 conn_close(f->conn);
         }
@@ -246,8 +246,8 @@ static void hand_back(struct daemon *d)
     attempts_stop_all(d, STOP_RELEASE);
     for (size_t i = 0; i < d->queue_count; i++)
         for (size_t k = 0; k < d->queues[i]->fiber_count; k++)
-            if (d->queues[i]->fibers[k].conn != NULL)
-                conn_close(d->queues[i]->fibers[k].conn);
+            if (d->queues[i]->fibers[k]->conn != NULL)
+                conn_close(d->queues[i]->fibers[k]->conn);
 }
 
 void daemon_check(struct daemon *d)

@@ -164,7 +164,7 @@ struct queue {
     bool child_hungry;
     int64_t failed_ms; // when a fiber's call last failed; 0: never
     bool kin_moved;    // children were run since the top fiber last looked
-    struct fiber *fibers;
+    struct fiber **fibers;
     size_t fiber_count;
 };
 

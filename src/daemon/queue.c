@@ -126,15 +126,15 @@ void queue_give_back(struct queue *q)
 static struct fiber *find_free(struct queue *q, enum fiber_mode mode)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].mode == mode && fiber_is_free(&q->fibers[i]))
-            return &q->fibers[i];
+        if (q->fibers[i]->mode == mode && fiber_is_free(q->fibers[i]))
+            return q->fibers[i];
     return NULL;
 }
 
 static bool any_fiber(const struct queue *q, enum fiber_mode mode, enum fiber_state state)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].mode == mode && q->fibers[i].state == state)
+        if (q->fibers[i]->mode == mode && q->fibers[i]->state == state)
             return true;
     return false;
 }
@@ -150,7 +150,7 @@ static bool any_young(const struct queue *q)
 {
     int64_t now = loop_now_ms();
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].state == FIBER_BUSY && now - q->fibers[i].called_ms < YOUNG_MS)
+        if (q->fibers[i]->state == FIBER_BUSY && now - q->fibers[i]->called_ms < YOUNG_MS)
             return true;
     return false;
 }
@@ -158,17 +158,46 @@ static bool any_young(const struct queue *q)
 static bool any_connecting(const struct queue *q)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].state == FIBER_BUSY && !conn_is_up(q->fibers[i].conn))
+        if (q->fibers[i]->state == FIBER_BUSY && !conn_is_up(q->fibers[i]->conn))
             return true;
     return false;
 }
 
 // ---------------------------------------------------------------------- work
 
+static void drop_fiber(struct queue *q, size_t i)
+{
+    struct fiber *f = q->fibers[i];
+    memmove(&q->fibers[i], &q->fibers[i + 1],
+            (--q->fiber_count - i) * sizeof(q->fibers[0]));
+    fiber_clear(f);
+    free(f);
+}
+
+static void give_duties(struct queue *q)
+{
+    for (size_t i = 0; i < q->fiber_count; i++)
+        q->fibers[i]->mode = !q->serial || q->size == 1 ? FIBER_ANY
+                             : i == 0                   ? FIBER_TOP
+                                                        : FIBER_CHILD;
+}
+
+// Those that the queue has too many of, since its size was changed.
+static void trim_fibers(struct queue *q)
+{
+    if (q->fiber_count <= (size_t)q->size)
+        return;
+    for (size_t i = q->fiber_count; i > 0 && q->fiber_count > (size_t)q->size; i--)
+        if (q->fibers[i - 1]->state != FIBER_BUSY)
+            drop_fiber(q, i - 1);
+    give_duties(q);
+}
+
 // One more of each sort that is wanted; the others follow when this one takes
 // its time.
 static void call_fibers(struct queue *q)
 {
+    trim_fibers(q);
     // No connection is made for handlers in SQL before a look has seen some.
     if (!q->sql_seen) {
         q->sql_asked = q->sql_asked || q->top_hungry || q->child_hungry;
@@ -208,7 +237,7 @@ void queue_rest_fibers(struct queue *q)
 {
     bool open = false;
     for (size_t i = 0; i < q->fiber_count; i++) {
-        struct fiber *f = &q->fibers[i];
+        struct fiber *f = q->fibers[i];
         if (f->state == FIBER_IDLE && loop_now_ms() - f->called_ms > FIBER_REST_MS)
             fiber_close(f);
         open = open || f->state != FIBER_CLOSED;
@@ -228,7 +257,7 @@ static bool is_saturated(const struct queue *q)
 {
     bool sql_full = true;
     for (size_t i = 0; i < q->fiber_count; i++)
-        sql_full = sql_full && !fiber_is_free(&q->fibers[i]);
+        sql_full = sql_full && !fiber_is_free(q->fibers[i]);
     return (q->lane_count == 0 || !q->has_other || capacity(q) <= 0) &&
            (!q->has_sql || sql_full) && (q->running.count > 0 || any_busy(q));
 }
@@ -464,7 +493,7 @@ bool queue_is_stopped(const struct queue *q)
 static bool is_recovering(const struct queue *q)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].state == FIBER_RESTING)
+        if (q->fibers[i]->state == FIBER_RESTING)
             return true;
     return q->failed_ms != 0 && loop_now_ms() - q->failed_ms < RECOVER_MS;
 }
@@ -490,18 +519,11 @@ struct queue *queue_new(struct daemon *d, const char *name, int id)
     return q;
 }
 
-static void clear_fibers(struct queue *q)
-{
-    for (size_t i = 0; i < q->fiber_count; i++)
-        fiber_clear(&q->fibers[i]);
-    free(q->fibers);
-    q->fibers = NULL;
-    q->fiber_count = 0;
-}
-
 void queue_free(struct queue *q)
 {
-    clear_fibers(q);
+    while (q->fiber_count > 0)
+        drop_fiber(q, q->fiber_count - 1);
+    free(q->fibers);
     loop_event_clear(&q->timer);
     loop_event_clear(&q->ramp);
     free(q->lanes);
@@ -509,21 +531,21 @@ void queue_free(struct queue *q)
     free(q);
 }
 
-// Fibers are made anew when their number or their duties change; that waits
-// until none of them is busy.
-static void configure_fibers(struct queue *q, bool serial, size_t n)
+// None is disturbed in its call: those too many go when theirs has returned
+// (trim_fibers), and a new duty is that of the next call.
+static void configure_fibers(struct queue *q, bool serial)
 {
-    if ((q->fiber_count == n && q->serial == serial) || any_busy(q))
-        return;
-    clear_fibers(q);
+    size_t n = (size_t)q->size;
     q->serial = serial;
-    q->fiber_count = n;
-    q->fibers = xcalloc(n, sizeof q->fibers[0]);
-    for (size_t i = 0; i < n; i++)
-        fiber_init(&q->fibers[i], q,
-                   !serial || n == 1 ? FIBER_ANY
-                   : i == 0          ? FIBER_TOP
-                                     : FIBER_CHILD);
+    trim_fibers(q);
+    if (q->fiber_count < n)
+        q->fibers = xrealloc(q->fibers, n * sizeof(q->fibers[0]));
+    while (q->fiber_count < n) {
+        struct fiber *f = xcalloc(1, sizeof *f);
+        fiber_init(f, q, FIBER_ANY);
+        q->fibers[q->fiber_count++] = f;
+    }
+    give_duties(q);
 }
 
 // Lanes 2 and 3 are those of all commands that are run outside and have no line
@@ -562,5 +584,5 @@ void queue_configure(struct queue *q, const struct registry *r,
     }
     q->size = size;
     configure_lanes(q, r);
-    configure_fibers(q, rq->top_concurrency == 1, (size_t)size);
+    configure_fibers(q, rq->top_concurrency == 1);
 }

@@ -125,3 +125,28 @@ stopped_with()
     [ "$(sql "$URL" "select max(attempt) from worker.tasks where state = 'completed'")" = 1 ]
     [ "$(sql "$URL" "select count(*) from queues.error")" = 0 ]
 }
+
+@test "a busy queue gets more sessions, and fewer, when it is told to" {
+    sql "$URL" "update worker.queue_registry set default_concurrency = 2 where queue = 'default'"
+    enqueue_many note '{"s": 0.1}' 1000
+    work
+    busy() { [ "$(sessions '%run_fiber%' | wc -l)" = "$1" ]; }
+    wait_until 10 busy 2
+    sql "$URL" "update worker.queue_registry set default_concurrency = 5 where queue = 'default'"
+    wait_until 10 busy 5
+    sql "$URL" "update worker.queue_registry set default_concurrency = 1 where queue = 'default'"
+    wait_until 10 busy 1
+    # A serial queue keeps one fiber for its top-level tasks throughout.
+    sql "$URL" "update worker.queue_registry set default_concurrency = 3, top_concurrency = 1
+                where queue = 'default'"
+    n=$(sql "$URL" "select count(*) from app.ran")
+    more() { [ "$(sql "$URL" "select count(*) from app.ran")" -gt $((n + 12)) ]; }
+    wait_until 10 more
+    sql "$URL" "update worker.queue_registry set default_concurrency = 2 where queue = 'default'"
+    n=$(sql "$URL" "select count(*) from app.ran")
+    wait_until 10 more
+    ! grep -q 'fiber failed' "$LOG" || return 1
+    kill -TERM "$background_pid"
+    stopped_with 0
+    [ "$(sql "$URL" "select count(*) - count(distinct task) from app.ran")" = 0 ]
+}
