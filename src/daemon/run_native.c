@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core/buf.h"
+#include "core/jsontext.h"
 #include "core/loop.h"
 
 #define STACK_BYTES ((size_t)256 * 1024)
@@ -466,9 +467,14 @@ void pgkin_task_set_result(pgkin_task *t, const char *json)
     set_text(&t->result, json);
 }
 
+// Whatever bytes it has: the attempt is to be judged by its outcome.
 void pgkin_task_set_error(pgkin_task *t, const char *text)
 {
-    set_text(&t->error, text);
+    struct buf clean = BUF_INIT;
+    if (text != NULL)
+        jsontext_add_clean(&clean, text, strlen(text));
+    set_text(&t->error, text != NULL ? buf_str(&clean) : NULL);
+    buf_clear(&clean);
 }
 
 void pgkin_task_set_delay(pgkin_task *t, int64_t ms)

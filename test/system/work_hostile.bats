@@ -150,3 +150,29 @@ stopped_with()
     stopped_with 0
     [ "$(sql "$URL" "select count(*) - count(distinct task) from app.ran")" = 0 ]
 }
+
+@test "a handler that talks nonsense harms itself only" {
+    root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    prefix=$BATS_TEST_TMPDIR/usr
+    make -s -C "$root" BUILD="${PGKIN_BUILD:-build}" PREFIX="$prefix" install >"$BATS_TEST_TMPDIR/install.log" 2>&1
+    # shellcheck disable=SC2046 # a list of words
+    ${CC:-cc} -Wall -Wextra -Werror ${PGKIN_TEST_CFLAGS:-} "$root/test/lib/odd_handler.c" \
+        -o "$BATS_TEST_TMPDIR/odd" $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs pgkin)
+    sql "$URL" "select worker.register_command('odd', p_kind => 'native', p_max_attempts => 2,
+                                               p_backoff_initial => '1 ms')" >/dev/null
+    for key in malformed empty bytes zero number deep error outcome negative late later; do
+        sql "$URL" "select worker.enqueue('odd', '{\"$key\": 1}')" >/dev/null
+        enqueue_many odd '{"fine": 1}' 3
+    done
+    LD_LIBRARY_PATH=$prefix/lib timeout 60 "$BATS_TEST_TMPDIR/odd" "$URL" >"$LOG" 2>&1
+    [ "$(sql "$URL" "select count(*) from worker.tasks where payload ? 'fine' and state = 'completed'")" = 33 ]
+    # Each with its own trouble, which is told.
+    [ "$(sql "$URL" "select string_agg(k, ' ' order by t.id) from worker.tasks t, jsonb_object_keys(payload) k
+                     where state = 'failed' and error <> '' and k <> 'fine'")" = \
+        "malformed empty bytes zero number deep error outcome negative" ]
+    [ "$(sql "$URL" "select attempt, error from worker.tasks where payload ? 'error'")" = "2|bad � error" ]
+    [ "$(sql "$URL" "select count(*) from worker.tasks where state = 'pending' and payload ?| '{late,later}'")" = 2 ]
+    [ "$(sql "$URL" "select error from worker.tasks where payload ? 'deep'")" = \
+        "the server refused the result: stack depth limit exceeded" ]
+    [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 0 ]
+}
