@@ -268,6 +268,27 @@ static void start(struct attempt_private *a)
     slot->kind->start(slot->self, &a->pub);
 }
 
+size_t attempts_give_back(struct queue *q, int64_t waited_us)
+{
+    const struct exchange_end released = {.outcome = EXCHANGE_RELEASED,
+                                          .duration_ms = -1};
+    int64_t before_us = daemon_now_us() - waited_us;
+    size_t n = 0;
+    for (struct attempt_private *a = q->running.first, *next; a != NULL; a = next) {
+        next = a->next;
+        if (a->state == ATTEMPT_RUNNING && a->pub.kind->take_back != NULL &&
+            a->taken_us <= before_us && a->pub.kind->take_back(a->kind_self, &a->pub)) {
+            finish(a, &released);
+            n++;
+        }
+    }
+    while (q->waiting.first != NULL && q->waiting.first->taken_us <= before_us) {
+        finish(q->waiting.first, &released);
+        n++;
+    }
+    return n;
+}
+
 void attempts_start(struct queue *q)
 {
     while (q->waiting.first != NULL &&
@@ -297,13 +318,16 @@ void attempts_take(struct daemon *d, struct queue *q, struct exchange_answer *an
     b->registry = registry_ref(d->registry);
     b->left = answer->task_count;
     const struct command *command = NULL;
+    int64_t now_us = daemon_now_us();
     for (size_t i = 0; i < answer->task_count; i++) {
         const struct exchange_task *t = &answer->tasks[i];
         struct attempt_private *a = arena_calloc(&b->arena, 1, sizeof *a);
         if (command == NULL || strcmp(command->name, t->command) != 0)
             command = registry_find(d->registry, t->command);
-        *a = (struct attempt_private){
-            .pub = {.task = *t, .command = command, .own = a}, .queue = q, .batch = b};
+        *a = (struct attempt_private){.pub = {.task = *t, .command = command, .own = a},
+                                      .queue = q,
+                                      .batch = b,
+                                      .taken_us = now_us};
         a->pub.idempotency_key = arena_printf(&b->arena, "%s-%" PRId64,
                                               d->registry->installation_id, t->task_id);
         list_add(&q->waiting, a);

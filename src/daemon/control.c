@@ -371,6 +371,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         control_read_cancels(d);
     for (size_t i = 0; i < d->queue_count; i++) {
         struct queue *q = d->queues[i];
+        queue_give_back(q);
         queue_rest_fibers(q);
         if (q->state == QUEUE_SATURATED && q->published == QUEUE_RUNNING)
             listen_publish(q, QUEUE_SATURATED);

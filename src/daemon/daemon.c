@@ -216,7 +216,7 @@ static void close_waiting_fibers(struct daemon *d)
 {
     for (size_t i = 0; i < d->queue_count; i++)
         for (size_t k = 0; k < d->queues[i]->fiber_count; k++) {
-            struct fiber *f = &d->queues[i]->fibers[k];
+            struct fiber *f = d->queues[i]->fibers[k];
             if (f->conn != NULL && !conn_is_up(f->conn))
                 conn_close(f->conn);
         }
@@ -230,8 +230,7 @@ static void finish(struct daemon *d)
         struct queue *q = d->queues[i];
         event_del(q->timer);
         event_del(q->ramp);
-        while (q->waiting.first != NULL)
-            attempt_stop(q->waiting.first, STOP_RELEASE);
+        attempts_give_back(q, 0);
     }
     close_waiting_fibers(d);
 }
@@ -247,8 +246,8 @@ static void hand_back(struct daemon *d)
     attempts_stop_all(d, STOP_RELEASE);
     for (size_t i = 0; i < d->queue_count; i++)
         for (size_t k = 0; k < d->queues[i]->fiber_count; k++)
-            if (d->queues[i]->fibers[k].conn != NULL)
-                conn_close(d->queues[i]->fibers[k].conn);
+            if (d->queues[i]->fibers[k]->conn != NULL)
+                conn_close(d->queues[i]->fibers[k]->conn);
 }
 
 void daemon_check(struct daemon *d)
@@ -471,9 +470,9 @@ void daemon_free(struct daemon *d)
     attempts_stop_all(d, STOP_LOST);
     kinds_close(d);
     conn_free(d->steps);
-    // Their last answers are for the queues.
-    pump_close(d);
+    // These answer what is under way on them, and the answers name queues.
     control_close(d);
+    pump_close(d);
     for (size_t i = 0; i < d->queue_count; i++)
         queue_free(d->queues[i]);
     free(d->queues);

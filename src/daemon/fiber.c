@@ -57,8 +57,7 @@ static void on_rested(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct fiber *f = arg;
     set_state(f, FIBER_IDLE);
-    f->queue->top_hungry = f->queue->child_hungry = true;
-    queue_go_on(f->queue);
+    queue_fiber_rested(f->queue);
 }
 
 static void rest(struct fiber *f)
@@ -97,7 +96,7 @@ static void on_called(struct conn *conn, PGresult *res, const struct err *e, voi
         if (res != NULL && conn_sqlstate_is(res, "25006"))
             conn_drop(f->conn, "the server is read-only");
         rest(f);
-        queue_go_on(q);
+        queue_fiber_failed(q);
         daemon_check(q->d);
         return;
     }

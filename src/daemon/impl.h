@@ -47,6 +47,7 @@ struct attempt_private {
     struct batch *batch;
     enum attempt_state state;
     enum attempt_stop stop;
+    int64_t taken_us; // when its claim was answered
     int64_t started_us;
     struct event *deadline; // NULL: none
     void *kind_self;
@@ -65,6 +66,8 @@ void attempts_take(struct daemon *d, struct queue *q, struct exchange_answer *an
                    struct arena *arena);
 // Begins as many of the queue's waiting attempts as it has room for.
 void attempts_start(struct queue *q);
+// Hands back what has not begun and has waited for so long. Returns how many.
+size_t attempts_give_back(struct queue *q, int64_t waited_us);
 void attempt_stop(struct attempt_private *a, enum attempt_stop why);
 // Stops all: those waiting end at once.
 void attempts_stop_all(struct daemon *d, enum attempt_stop why);
@@ -160,8 +163,9 @@ struct queue {
     bool serial;    // one tree at a time: a top fiber and child fibers
     bool top_hungry;
     bool child_hungry;
-    bool kin_moved; // children were run since the top fiber last looked
-    struct fiber *fibers;
+    int64_t failed_ms; // when a fiber's call last failed; 0: never
+    bool kin_moved;    // children were run since the top fiber last looked
+    struct fiber **fibers;
     size_t fiber_count;
 };
 
@@ -179,9 +183,13 @@ int queue_room(const struct queue *q);
 void queue_claimed(struct queue *q, size_t got, int want);
 void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
                       bool others);
+void queue_fiber_failed(struct queue *q);
+void queue_fiber_rested(struct queue *q);
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms);
 // Producers know what they were told.
 void queue_published(struct queue *q);
+// Hands back what was claimed ahead and then did not get its turn in time.
+void queue_give_back(struct queue *q);
 // Closes connections that were not needed for a while.
 void queue_rest_fibers(struct queue *q);
 bool queue_is_quiet(const struct queue *q);   // nothing runs, nothing is due

@@ -109,6 +109,9 @@ struct kind {
     // The kind itself keeps to at_once, and is given all there is: handing over
     // one by one would cost more than quick handlers take.
     bool keeps_limit;
+    // Of kinds that keep the limit: takes an attempt back that has not begun.
+    // False: it has. The kind has forgotten it when this returns true.
+    bool (*take_back)(void *self, struct attempt *a);
 };
 
 extern const struct kind kind_native, kind_http, kind_exec, kind_email, kind_sms,

@@ -199,18 +199,28 @@ static struct queue *drop_claim(struct carrier *c)
     return q;
 }
 
+// Is it what was sent that the server cannot take? Text that is no JSON, a date
+// out of range; JSON that is nested too deep.
+static bool blames_data(const char *sqlstate)
+{
+    return strncmp(sqlstate, "22", 2) == 0 || strncmp(sqlstate, "54", 2) == 0;
+}
+
 // The server took nothing of it. What kind of thing was wrong?
-static void refused(struct carrier *c, const PGresult *res, const struct err *e)
+static void refused(struct carrier *c, bool claimed, const PGresult *res,
+                    const struct err *e)
 {
     struct daemon *d = c->d;
     const char *state = conn_sqlstate(res);
     log_warn(d->log, "exchange failed", LOG_S("error", e->msg), LOG_S("sqlstate", state));
     if (strcmp(state, "25006") == 0) { // read-only: this is not the primary any more
         conn_drop(c->conn, "the server is read-only");
-    } else if (strncmp(state, "22", 2) == 0 && c->ends.count == 1) {
+    } else if (blames_data(state) && c->ends.count > 0 && claimed) {
+        return; // the ends go again by themselves: it may have been the claim
+    } else if (blames_data(state) && c->ends.count == 1) {
         exchange_spoil(&c->ends, e->msg);
         return;
-    } else if (strncmp(state, "22", 2) == 0 && c->ends.count > 1) {
+    } else if (blames_data(state) && c->ends.count > 1) {
         // Somewhere in it is a value that the server cannot take.
         exchange_split(&c->ends, &d->pump.ends);
         d->pump.flush_due = true;
@@ -238,7 +248,7 @@ static void on_answer(struct conn *conn, PGresult *res, const struct err *e, voi
             return;
         rest(c);
     } else if (e != NULL) {
-        refused(c, res, e);
+        refused(c, q != NULL, res, e);
     } else if (!exchange_parse(res, &arena, &answer, &bad)) {
         log_err(d->log, LOG_ERROR, "exchange", &bad);
         rest(c);

@@ -34,7 +34,9 @@
 #define QUICK_US      10000.0
 #define AHEAD_US      20000.0 // what is claimed ahead takes about so long
 #define AHEAD_MOST    1000
-#define FIBER_REST_MS 60000 // a connection that was not used for so long is closed
+#define AHEAD_LONG_US 250000 // longer than this nothing waits here
+#define RECOVER_MS    3000   // a call that was lost is recovered by then
+#define FIBER_REST_MS 60000  // a connection that was not used for so long is closed
 
 static const char *const state_names[] = {
     [QUEUE_IDLE] = "idle",
@@ -110,18 +112,31 @@ int queue_room(const struct queue *q)
     return room > 0 ? room : 0;
 }
 
+// How long tasks take was a guess from those before them.
+void queue_give_back(struct queue *q)
+{
+    size_t n = attempts_give_back(q, AHEAD_LONG_US);
+    if (n == 0)
+        return;
+    if (q->mean_us < QUICK_US)
+        q->mean_us = QUICK_US;
+    log_debug(q->d->log, "claimed too much ahead: handing back", LOG_S("queue", q->name),
+              LOG_I("tasks", (int64_t)n));
+    queue_go_on(q);
+}
+
 static struct fiber *find_free(struct queue *q, enum fiber_mode mode)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].mode == mode && fiber_is_free(&q->fibers[i]))
-            return &q->fibers[i];
+        if (q->fibers[i]->mode == mode && fiber_is_free(q->fibers[i]))
+            return q->fibers[i];
     return NULL;
 }
 
 static bool any_fiber(const struct queue *q, enum fiber_mode mode, enum fiber_state state)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].mode == mode && q->fibers[i].state == state)
+        if (q->fibers[i]->mode == mode && q->fibers[i]->state == state)
             return true;
     return false;
 }
@@ -137,7 +152,7 @@ static bool any_young(const struct queue *q)
 {
     int64_t now = loop_now_ms();
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].state == FIBER_BUSY && now - q->fibers[i].called_ms < YOUNG_MS)
+        if (q->fibers[i]->state == FIBER_BUSY && now - q->fibers[i]->called_ms < YOUNG_MS)
             return true;
     return false;
 }
@@ -145,17 +160,46 @@ static bool any_young(const struct queue *q)
 static bool any_connecting(const struct queue *q)
 {
     for (size_t i = 0; i < q->fiber_count; i++)
-        if (q->fibers[i].state == FIBER_BUSY && !conn_is_up(q->fibers[i].conn))
+        if (q->fibers[i]->state == FIBER_BUSY && !conn_is_up(q->fibers[i]->conn))
             return true;
     return false;
 }
 
 // ---------------------------------------------------------------------- work
 
+static void drop_fiber(struct queue *q, size_t i)
+{
+    struct fiber *f = q->fibers[i];
+    memmove(&q->fibers[i], &q->fibers[i + 1],
+            (--q->fiber_count - i) * sizeof(q->fibers[0]));
+    fiber_clear(f);
+    free(f);
+}
+
+static void give_duties(struct queue *q)
+{
+    for (size_t i = 0; i < q->fiber_count; i++)
+        q->fibers[i]->mode = !q->serial || q->size == 1 ? FIBER_ANY
+                             : i == 0                   ? FIBER_TOP
+                                                        : FIBER_CHILD;
+}
+
+// Those that the queue has too many of, since its size was changed.
+static void trim_fibers(struct queue *q)
+{
+    if (q->fiber_count <= (size_t)q->size)
+        return;
+    for (size_t i = q->fiber_count; i > 0 && q->fiber_count > (size_t)q->size; i--)
+        if (q->fibers[i - 1]->state != FIBER_BUSY)
+            drop_fiber(q, i - 1);
+    give_duties(q);
+}
+
 // One more of each sort that is wanted; the others follow when this one takes
 // its time.
 static void call_fibers(struct queue *q)
 {
+    trim_fibers(q);
     // No connection is made for handlers in SQL before a look has seen some.
     if (!q->sql_seen) {
         q->sql_asked = q->sql_asked || q->top_hungry || q->child_hungry;
@@ -195,7 +239,7 @@ void queue_rest_fibers(struct queue *q)
 {
     bool open = false;
     for (size_t i = 0; i < q->fiber_count; i++) {
-        struct fiber *f = &q->fibers[i];
+        struct fiber *f = q->fibers[i];
         if (f->state == FIBER_IDLE && loop_now_ms() - f->called_ms > FIBER_REST_MS)
             fiber_close(f);
         open = open || f->state != FIBER_CLOSED;
@@ -215,7 +259,7 @@ static bool is_saturated(const struct queue *q)
 {
     bool sql_full = true;
     for (size_t i = 0; i < q->fiber_count; i++)
-        sql_full = sql_full && !fiber_is_free(&q->fibers[i]);
+        sql_full = sql_full && !fiber_is_free(q->fibers[i]);
     return (q->lane_count == 0 || !q->has_other || capacity(q) <= 0) &&
            (!q->has_sql || sql_full) && (q->running.count > 0 || any_busy(q));
 }
@@ -394,6 +438,27 @@ void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
     queue_go_on(q);
 }
 
+// There is something in SQL here, though perhaps of another queue's command.
+static void kick_fibers(struct queue *q)
+{
+    bool had_sql = q->has_sql;
+    q->has_sql = true;
+    queue_kick(q);
+    q->has_sql = had_sql;
+}
+
+void queue_fiber_failed(struct queue *q)
+{
+    q->failed_ms = loop_now_ms();
+    queue_go_on(q);
+}
+
+void queue_fiber_rested(struct queue *q)
+{
+    if (daemon_may_claim(q->d))
+        kick_fibers(q);
+}
+
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
 {
     if (q->sql_asked) {
@@ -409,10 +474,10 @@ void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms)
         (sql && q->has_sql) || due_in_ms == 0) {
         q->promised = true;
         q->sql_seen = q->sql_seen || sql;
-        bool had_sql = q->has_sql;
-        q->has_sql = q->has_sql || sql;
-        queue_kick(q);
-        q->has_sql = had_sql;
+        if (sql)
+            kick_fibers(q);
+        else
+            queue_kick(q);
         return;
     }
     q->due_in_ms = due_in_ms;
@@ -430,9 +495,18 @@ bool queue_is_stopped(const struct queue *q)
     return !is_under_way(q) && q->asked == 0;
 }
 
+// What a lost call had leased is out of sight until maintenance has found it.
+static bool is_recovering(const struct queue *q)
+{
+    for (size_t i = 0; i < q->fiber_count; i++)
+        if (q->fibers[i]->state == FIBER_RESTING)
+            return true;
+    return q->failed_ms != 0 && loop_now_ms() - q->failed_ms < RECOVER_MS;
+}
+
 bool queue_is_quiet(const struct queue *q)
 {
-    return q->quiet && queue_is_stopped(q) && !q->publishing &&
+    return q->quiet && queue_is_stopped(q) && !q->publishing && !is_recovering(q) &&
            (q->state == QUEUE_IDLE || q->state == QUEUE_SCHEDULED);
 }
 
@@ -452,18 +526,11 @@ struct queue *queue_new(struct daemon *d, const char *name, int id)
     return q;
 }
 
-static void clear_fibers(struct queue *q)
-{
-    for (size_t i = 0; i < q->fiber_count; i++)
-        fiber_clear(&q->fibers[i]);
-    free(q->fibers);
-    q->fibers = NULL;
-    q->fiber_count = 0;
-}
-
 void queue_free(struct queue *q)
 {
-    clear_fibers(q);
+    while (q->fiber_count > 0)
+        drop_fiber(q, q->fiber_count - 1);
+    free(q->fibers);
     loop_event_clear(&q->timer);
     loop_event_clear(&q->ramp);
     free(q->lanes);
@@ -471,21 +538,21 @@ void queue_free(struct queue *q)
     free(q);
 }
 
-// Fibers are made anew when their number or their duties change; that waits
-// until none of them is busy.
-static void configure_fibers(struct queue *q, bool serial, size_t n)
+// None is disturbed in its call: those too many go when theirs has returned
+// (trim_fibers), and a new duty is that of the next call.
+static void configure_fibers(struct queue *q, bool serial)
 {
-    if ((q->fiber_count == n && q->serial == serial) || any_busy(q))
-        return;
-    clear_fibers(q);
+    size_t n = (size_t)q->size;
     q->serial = serial;
-    q->fiber_count = n;
-    q->fibers = xcalloc(n, sizeof q->fibers[0]);
-    for (size_t i = 0; i < n; i++)
-        fiber_init(&q->fibers[i], q,
-                   !serial || n == 1 ? FIBER_ANY
-                   : i == 0          ? FIBER_TOP
-                                     : FIBER_CHILD);
+    trim_fibers(q);
+    if (q->fiber_count < n)
+        q->fibers = xrealloc(q->fibers, n * sizeof(q->fibers[0]));
+    while (q->fiber_count < n) {
+        struct fiber *f = xcalloc(1, sizeof *f);
+        fiber_init(f, q, FIBER_ANY);
+        q->fibers[q->fiber_count++] = f;
+    }
+    give_duties(q);
 }
 
 // Lanes 2 and 3 are those of all commands that are run outside and have no line
@@ -524,5 +591,5 @@ void queue_configure(struct queue *q, const struct registry *r,
     }
     q->size = size;
     configure_lanes(q, r);
-    configure_fibers(q, rq->top_concurrency == 1, (size_t)size);
+    configure_fibers(q, rq->top_concurrency == 1);
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core/buf.h"
+#include "core/jsontext.h"
 #include "core/loop.h"
 
 #define STACK_BYTES ((size_t)256 * 1024)
@@ -37,6 +38,7 @@ struct pgkin_task {
     char *error;
     int64_t delay_ms;
     struct lane *lane;
+    bool begun; // a thread has it
     struct pgkin_task *next;
 };
 
@@ -98,6 +100,20 @@ static struct pgkin_task *list_take(struct job_list *l)
     return t;
 }
 
+// False: it is not in the list.
+static bool list_remove(struct job_list *l, struct pgkin_task *t)
+{
+    for (struct pgkin_task **at = &l->first; *at != NULL; at = &(*at)->next) {
+        if (*at != t)
+            continue;
+        *at = t->next;
+        if (*at == NULL)
+            l->end = at;
+        return true;
+    }
+    return false;
+}
+
 static int64_t now_us(void)
 {
     struct timespec t;
@@ -119,7 +135,9 @@ static struct pgkin_task *take_job(struct native *n)
             n->turn = l;
             n->todo_count--;
             l->running++;
-            return list_take(&l->todo);
+            struct pgkin_task *t = list_take(&l->todo);
+            t->begun = true;
+            return t;
         }
     } while (l != n->turn);
     return NULL;
@@ -367,11 +385,28 @@ static void start_native(void *self, struct attempt *a)
         arm_grow(n);
 }
 
+static bool take_back_native(void *self, struct attempt *a)
+{
+    struct native *n = self;
+    struct pgkin_task *t = a->state;
+    pthread_mutex_lock(&n->lock);
+    bool taken = !t->begun && list_remove(&t->lane->todo, t);
+    if (taken)
+        n->todo_count--;
+    pthread_mutex_unlock(&n->lock);
+    if (taken)
+        free(t);
+    return taken;
+}
+
 static void stop_native(void *self, struct attempt *a)
 {
-    (void)self;
     struct pgkin_task *t = a->state;
-    atomic_store(&t->stop, true);
+    if (take_back_native(self, a))
+        attempt_end(
+            a, &(struct attempt_result){.outcome = ATTEMPT_FAILED, .error = "not begun"});
+    else
+        atomic_store(&t->stop, true);
 }
 
 const struct kind kind_native = {
@@ -381,6 +416,7 @@ const struct kind kind_native = {
     .start = start_native,
     .stop = stop_native,
     .keeps_limit = true,
+    .take_back = take_back_native,
 };
 
 // ----------------------------------------------------- what a handler may ask
@@ -431,9 +467,14 @@ void pgkin_task_set_result(pgkin_task *t, const char *json)
     set_text(&t->result, json);
 }
 
+// Whatever bytes it has: the attempt is to be judged by its outcome.
 void pgkin_task_set_error(pgkin_task *t, const char *text)
 {
-    set_text(&t->error, text);
+    struct buf clean = BUF_INIT;
+    if (text != NULL)
+        jsontext_add_clean(&clean, text, strlen(text));
+    set_text(&t->error, text != NULL ? buf_str(&clean) : NULL);
+    buf_clear(&clean);
 }
 
 void pgkin_task_set_delay(pgkin_task *t, int64_t ms)

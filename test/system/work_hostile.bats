@@ -1,0 +1,178 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+#
+# A worker among people who mean it ill: sessions that freeze or are cut in the
+# middle of a call, and a registry that changes under its hands.
+
+bats_require_minimum_version 1.5.0
+load ../lib/system
+
+setup()
+{
+    URL=$(migrated_database)
+    sql "$URL" "
+        set client_min_messages = warning;
+        create schema app;
+        create table app.ran (task bigint);
+        create procedure app.note(payload jsonb) language plpgsql as \$\$
+        begin
+          insert into app.ran (task) values (worker.current_task_id());
+          perform pg_sleep(coalesce((payload ->> 's')::float, 0));
+        end \$\$;
+        select worker.register_command('note', 'default', 'app.note');
+        select worker.register_command('nap', 'default', p_kind => 'native', p_handler => 'sleep');
+        select worker.register_command('echo', 'default', p_kind => 'native');
+        select worker.register_command('noop', 'default', p_kind => 'native');" >/dev/null
+    LOG=$BATS_TEST_TMPDIR/work.log
+}
+
+# Frozen sessions go on, so that they can end; workers are not asked.
+teardown()
+{
+    local pid
+    for pid in ${frozen:-}; do
+        kill -CONT "$pid" 2>/dev/null || true
+    done
+    while read -r pid; do
+        kill -KILL "$pid" 2>/dev/null || true
+    done < <(cat "$BATS_TEST_TMPDIR/pids" 2>/dev/null)
+    system_teardown
+}
+
+work()
+{
+    in_background "$LOG" "$PGKIN" work -d "$URL" --log-level debug "$@"
+    wait_until 20 grep -q 'worker started' "$LOG"
+}
+
+completed()
+{
+    [ "$(sql "$URL" "select count(*) from queues.task_completed where state = 'completed'")" = "$1" ]
+}
+
+# enqueue_many COMMAND PAYLOAD COUNT
+enqueue_many()
+{
+    sql "$URL" "select count(*) from worker.enqueue_many('$1', array_fill('$2'::jsonb, '{$3}'))" >/dev/null
+}
+
+# sessions QUERY: those of the worker whose query is like that.
+sessions()
+{
+    sql "$URL" "select pid from pg_stat_activity where datname = current_database()
+                and pid <> pg_backend_pid() and query like '$1'"
+}
+
+# stopped_with STATUS: the worker in the background has ended with it.
+stopped_with()
+{
+    local status=0
+    wait "$background_pid" || status=$?
+    [ "$status" -eq "$1" ] || {
+        echo "exit status $status, not $1"
+        tail -20 "$LOG"
+        return 1
+    } >&2
+}
+
+@test "leaves a server that does not answer" {
+    work --grace 1
+    wait_until 10 grep -q 'to=idle' "$LOG"
+    frozen=$(sql "$URL" "select pid from pg_stat_activity where application_name = 'pgkin worker'
+                         and datname = current_database()")
+    # shellcheck disable=SC2086
+    kill -STOP $frozen
+    sleep 1.2 # until it has asked for what nobody answers
+    kill -TERM "$background_pid"
+    wait_until 20 is_gone "$background_pid"
+    # 1 if that was in the middle of a claim: then something may be unfinished.
+    status=0
+    wait "$background_pid" || status=$?
+    ((status <= 1))
+    grep -q "without the server's word" "$LOG"
+    ! grep -q AddressSanitizer "$LOG" || return 1
+}
+
+@test "does not take a lost session for the end of work" {
+    enqueue_many note '{"s": 0.1}' 12
+    in_background "$LOG" "$PGKIN" work -d "$URL" --queue default:1 --stop-when-idle
+    some() { [ "$(sql "$URL" "select count(*) from app.ran")" -ge "$1" ]; }
+    for n in 1 3 5; do
+        wait_until 20 some "$n"
+        for pid in $(sessions '%run_fiber%'); do
+            sql "$URL" "select pg_terminate_backend($pid)" >/dev/null
+        done
+    done
+    stopped_with 0
+    completed 12
+    [ "$(sql "$URL" "select count(*), count(distinct task) from app.ran")" = "12|12" ]
+    grep -q 'fiber failed' "$LOG"
+}
+
+@test "what was claimed ahead of slow ones goes back" {
+    work --queue default:2
+    enqueue_many noop '{}' 3000
+    wait_until 30 completed 3000
+    # As quick as the last ones, by all that is known of them.
+    enqueue_many nap '{"ms": 1000}' 200
+    held() { [ "$(sql "$URL" "select coalesce(sum(cardinality(queues.unfinished(l))), 0)
+                              from queues.lease_open o join queues.lease l using (lease_id)")" = "$1" ]; }
+    wait_until 10 held 2
+    id=$(sql "$URL" "select worker.enqueue('echo', p_priority => -1)")
+    urgent() { [ "$(sql "$URL" "select state from worker.tasks where id = $id")" = completed ]; }
+    wait_until 5 urgent
+    # Handed back is not tried.
+    [ "$(sql "$URL" "select max(attempt) from worker.tasks where state = 'completed'")" = 1 ]
+    [ "$(sql "$URL" "select count(*) from queues.error")" = 0 ]
+}
+
+@test "a busy queue gets more sessions, and fewer, when it is told to" {
+    sql "$URL" "update worker.queue_registry set default_concurrency = 2 where queue = 'default'"
+    enqueue_many note '{"s": 0.1}' 1000
+    work
+    busy() { [ "$(sessions '%run_fiber%' | wc -l)" = "$1" ]; }
+    wait_until 10 busy 2
+    sql "$URL" "update worker.queue_registry set default_concurrency = 5 where queue = 'default'"
+    wait_until 10 busy 5
+    sql "$URL" "update worker.queue_registry set default_concurrency = 1 where queue = 'default'"
+    wait_until 10 busy 1
+    # A serial queue keeps one fiber for its top-level tasks throughout.
+    sql "$URL" "update worker.queue_registry set default_concurrency = 3, top_concurrency = 1
+                where queue = 'default'"
+    n=$(sql "$URL" "select count(*) from app.ran")
+    more() { [ "$(sql "$URL" "select count(*) from app.ran")" -gt $((n + 12)) ]; }
+    wait_until 10 more
+    sql "$URL" "update worker.queue_registry set default_concurrency = 2 where queue = 'default'"
+    n=$(sql "$URL" "select count(*) from app.ran")
+    wait_until 10 more
+    ! grep -q 'fiber failed' "$LOG" || return 1
+    kill -TERM "$background_pid"
+    stopped_with 0
+    [ "$(sql "$URL" "select count(*) - count(distinct task) from app.ran")" = 0 ]
+}
+
+@test "a handler that talks nonsense harms itself only" {
+    root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    prefix=$BATS_TEST_TMPDIR/usr
+    make -s -C "$root" BUILD="${PGKIN_BUILD:-build}" PREFIX="$prefix" install >"$BATS_TEST_TMPDIR/install.log" 2>&1
+    # shellcheck disable=SC2046 # a list of words
+    ${CC:-cc} -Wall -Wextra -Werror ${PGKIN_TEST_CFLAGS:-} "$root/test/lib/odd_handler.c" \
+        -o "$BATS_TEST_TMPDIR/odd" $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs pgkin)
+    sql "$URL" "select worker.register_command('odd', p_kind => 'native', p_max_attempts => 2,
+                                               p_backoff_initial => '1 ms')" >/dev/null
+    for key in malformed empty bytes zero number deep error outcome negative late later; do
+        sql "$URL" "select worker.enqueue('odd', '{\"$key\": 1}')" >/dev/null
+        enqueue_many odd '{"fine": 1}' 3
+    done
+    LD_LIBRARY_PATH=$prefix/lib timeout 60 "$BATS_TEST_TMPDIR/odd" "$URL" >"$LOG" 2>&1
+    [ "$(sql "$URL" "select count(*) from worker.tasks where payload ? 'fine' and state = 'completed'")" = 33 ]
+    # Each with its own trouble, which is told.
+    [ "$(sql "$URL" "select string_agg(k, ' ' order by t.id) from worker.tasks t, jsonb_object_keys(payload) k
+                     where state = 'failed' and error <> '' and k <> 'fine'")" = \
+        "malformed empty bytes zero number deep error outcome negative" ]
+    [ "$(sql "$URL" "select attempt, error from worker.tasks where payload ? 'error'")" = "2|bad � error" ]
+    [ "$(sql "$URL" "select count(*) from worker.tasks where state = 'pending' and payload ?| '{late,later}'")" = 2 ]
+    [ "$(sql "$URL" "select error from worker.tasks where payload ? 'deep'")" = \
+        "the server refused the result: stack depth limit exceeded" ]
+    [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 0 ]
+}
