@@ -125,6 +125,9 @@ PGKIN_API bool pgkin_task_should_stop(const pgkin_task *t);
 // JSON; the error is for people.
 PGKIN_API void pgkin_task_set_result(pgkin_task *t, const char *json);
 PGKIN_API void pgkin_task_set_error(pgkin_task *t, const char *text);
+// Says how far the task is, 0 to 1, for others to see; the message may be NULL.
+PGKIN_API void pgkin_task_report_progress(pgkin_task *t, double fraction,
+                                          const char *message);
 // When to try again: of PGKIN_SNOOZE; of PGKIN_FAILED instead of the backoff.
 PGKIN_API void pgkin_task_set_delay(pgkin_task *t, int64_t ms);
 

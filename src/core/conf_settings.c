@@ -133,5 +133,10 @@ const struct conf_setting conf_settings[] = {
     {.name = "files.allow_private",
      .type = CONF_STRING,
      .help = "networks in which the service and the store may be although private"},
+    {.name = "work.report_every",
+     .type = CONF_DURATION,
+     .env = "PGKIN_REPORT_EVERY",
+     .fallback = "1m",
+     .help = "how often a worker logs how its queues do; 0: never"},
 };
 const size_t conf_setting_count = ARRAY_SIZE(conf_settings);

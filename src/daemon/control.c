@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "daemon/impl.h"
 
 #define TICK_MS        500
@@ -65,7 +66,7 @@ static void on_registered(struct conn *conn, PGresult *res, const struct err *e,
         return;
     }
     d->control.worker_id = strtoll(PQgetvalue(res, 0, 0), NULL, 10);
-    d->control.beat_ms = loop_now_ms();
+    d->control.beat_ms = d->control.report_ms = loop_now_ms();
     daemon_registered(d, d->control.worker_id);
 }
 
@@ -317,6 +318,54 @@ void control_read_cancels(struct daemon *d)
     request(d, pump_conn(d), "cancel_requests", &p, on_cancels);
 }
 
+// ------------------------------------------------------- progress and reports
+
+void control_report_progress(struct daemon *d, int64_t task_id, int64_t lease_id,
+                             double fraction, const char *message)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    char text[JSON_DOUBLE_MAX];
+    if (d->control.worker_id == 0)
+        return;
+    json_format_double(fraction, text);
+    conn_params_add_int64(&p, task_id);
+    conn_params_add_int64(&p, lease_id);
+    conn_params_add_text(&p, text);
+    conn_params_add_text(&p, message);
+    request(d, d->control.conn, "report_progress", &p, NULL);
+}
+
+// The columns of sql/queries/report.sql are the fields of the line.
+static void on_report(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    if (e != NULL) {
+        log_failure(d, "cannot report", res, e);
+        return;
+    }
+    for (int row = 0; row < PQntuples(res); row++) {
+        if (daemon_find_queue(d, PQgetvalue(res, row, 0)) == NULL)
+            continue;
+        struct log_field fields[16] = {{0}};
+        size_t n = 1;
+        for (int col = 0; col < PQnfields(res) && n < 16; col++)
+            fields[n++] = LOG_S(PQfname(res, col), PQgetvalue(res, row, col));
+        log_write(d->log, LOG_INFO, "report", fields, n);
+    }
+}
+
+static void report(struct daemon *d)
+{
+    int64_t every_ms = conf_get_int(d->opt.conf, "work.report_every");
+    struct conn_params p = CONN_PARAMS_INIT;
+    if (every_ms == 0 || loop_now_ms() - d->control.report_ms < every_ms)
+        return;
+    d->control.report_ms = loop_now_ms();
+    conn_params_add_int64(&p, every_ms / 1000 > 0 ? every_ms / 1000 : 1);
+    request(d, d->control.conn, "report", &p, on_report);
+}
+
 // ----------------------------------------------------------------- exclusive
 
 static void on_exclusive(struct conn *conn, PGresult *res, const struct err *e, void *arg)
@@ -358,6 +407,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         return;
     if (conn_is_up(c->conn)) {
         ask_exclusive(d);
+        report(d);
         maintain(d, c->ticks % 2 == 0);
         if (c->ticks % REGISTRY_TICKS == 0 || d->registry == NULL)
             control_read_registry(d);

@@ -392,9 +392,14 @@ struct conn *daemon_new_conn(struct daemon *d, const char *name,
     return conn_new(d->base, &o, e);
 }
 
+static struct daemon *daemon_of(struct runtime *rt)
+{
+    return (struct daemon *)((char *)rt - offsetof(struct daemon, rt));
+}
+
 static struct conn *open_steps(struct runtime *rt)
 {
-    struct daemon *d = (struct daemon *)((char *)rt - offsetof(struct daemon, rt));
+    struct daemon *d = daemon_of(rt);
     struct err e = ERR_INIT;
     if (d->steps == NULL) {
         d->steps = daemon_new_conn(d, "steps", NULL, NULL, NULL, d, true, &e);
@@ -402,6 +407,12 @@ static struct conn *open_steps(struct runtime *rt)
             BUG("cannot open a connection that was opened before: %s", e.msg);
     }
     return d->steps;
+}
+
+static void report_progress(struct runtime *rt, int64_t task_id, int64_t lease_id,
+                            double fraction, const char *message)
+{
+    control_report_progress(daemon_of(rt), task_id, lease_id, fraction, message);
 }
 
 static bool open_daemon(struct daemon *d, struct err *e)
@@ -417,6 +428,7 @@ static bool open_daemon(struct daemon *d, struct err *e)
                              .log = d->log,
                              .conf = d->opt.conf,
                              .steps = open_steps,
+                             .report_progress = report_progress,
                              .leaves_process = d->opt.leaves_process,
                              .pid = (int)getpid()};
     kinds_init(d);

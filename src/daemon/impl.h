@@ -246,6 +246,7 @@ struct control {
     bool look_again; // somebody asked meanwhile
     bool exclusive_held;
     unsigned ticks;
+    int64_t report_ms;        // when the last report was logged
     int64_t beat_ms;          // when the last heartbeat was answered
     int64_t unknown_until_ms; // a claim may have been answered to nobody
 };
@@ -255,6 +256,8 @@ void control_close(struct daemon *d);
 void control_read_registry(struct daemon *d);
 void control_look(struct daemon *d);
 void control_read_cancels(struct daemon *d);
+void control_report_progress(struct daemon *d, int64_t task_id, int64_t lease_id,
+                             double fraction, const char *message);
 void control_sign_off(struct daemon *d); // then daemon_signed_off()
 
 // -------------------------------------------------------------------- listen

@@ -88,6 +88,9 @@ struct runtime {
     // and after handlers); opened at the first call. Requests on it run in the
     // order they are made.
     struct conn *(*steps)(struct runtime *rt);
+    // Makes the progress of a task known.
+    void (*report_progress)(struct runtime *rt, int64_t task_id, int64_t lease_id,
+                            double fraction, const char *message);
     int64_t worker_id; // of worker.register_worker(); may change after a loss
     int pid;
     bool leaves_process; // after the worker: threads that do not end may be left

@@ -35,12 +35,15 @@ static int64_t read_ms(const pgkin_task *t)
 static enum pgkin_outcome sleep_ms(pgkin_task *t, void *arg)
 {
     (void)arg;
-    for (int64_t left = read_ms(t); left > 0; left -= 10) {
+    int64_t all = read_ms(t);
+    for (int64_t slept = 0; slept < all; slept += 10) {
         if (pgkin_task_should_stop(t)) {
             pgkin_task_set_error(t, "stopped");
             return PGKIN_FAILED;
         }
-        int64_t ms = left < 10 ? left : 10;
+        if (slept % 250 == 0 && slept > 0)
+            pgkin_task_report_progress(t, (double)slept / (double)all, "asleep");
+        int64_t ms = all - slept < 10 ? all - slept : 10;
         nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
     }
     return PGKIN_COMPLETED;

@@ -23,8 +23,8 @@
 
 #include "daemon/impl.h"
 
-#define PAUSES        16  // looks before it goes to sleep,
-#define PAUSE_MOST_MS 2   // with so much time in between at most
+#define PAUSES        16 // looks before it goes to sleep,
+#define PAUSE_MOST_MS 2  // with so much time in between at most
 #define RAMP_MS       5  // a call that lasts longer may need company
 #define YOUNG_MS      20 // and one that lasts this long has found something
 #define LOOK_SOON_MS  20

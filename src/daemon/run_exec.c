@@ -284,12 +284,13 @@ static const char *const *make_argv(struct arena *a, const struct command *c)
 
 static const char *const *make_env(struct arena *arena, const struct attempt *a)
 {
-    const char **env = arena_calloc(arena, 8, sizeof *env);
+    const char **env = arena_calloc(arena, 9, sizeof *env);
     size_t n = 0;
     env[n++] = "PATH=" PATH_VALUE;
     env[n++] = "LANG=C.UTF-8";
     env[n++] = arena_printf(arena, "PGKIN_TASK_ID=%lld", (long long)a->task.task_id);
     env[n++] = arena_printf(arena, "PGKIN_ATTEMPT=%d", a->task.attempt);
+    env[n++] = arena_printf(arena, "PGKIN_LEASE_ID=%lld", (long long)a->task.lease_id);
     env[n++] = arena_printf(arena, "PGKIN_COMMAND=%s", a->command->name);
     env[n++] = arena_printf(arena, "PGKIN_IDEMPOTENCY_KEY=%s", a->idempotency_key);
     char traceparent[TRACEPARENT_SIZE];

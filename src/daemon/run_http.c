@@ -167,8 +167,9 @@ static bool add_command_headers(struct outgoing *o, struct err *e)
 static bool add_own_headers(struct outgoing *o, struct err *e)
 {
     const struct attempt *a = o->attempt;
-    char task_id[24], attempt[16], traceparent[TRACEPARENT_SIZE];
+    char task_id[24], lease_id[24], attempt[16], traceparent[TRACEPARENT_SIZE];
     snprintf(task_id, sizeof task_id, "%lld", (long long)a->task.task_id);
+    snprintf(lease_id, sizeof lease_id, "%lld", (long long)a->task.lease_id);
     snprintf(attempt, sizeof attempt, "%d", a->task.attempt);
     if (!has_header(o, "content-type") &&
         !add_header(o, "content-type", "application/json", false, e))
@@ -178,6 +179,7 @@ static bool add_own_headers(struct outgoing *o, struct err *e)
         return false;
     return add_header(o, "pgkin-task-id", task_id, false, e) &&
            add_header(o, "pgkin-attempt", attempt, false, e) &&
+           add_header(o, "pgkin-lease-id", lease_id, false, e) &&
            add_header(o, "pgkin-command", a->command->name, false, e) &&
            add_header(o, "idempotency-key", a->idempotency_key, false, e);
 }

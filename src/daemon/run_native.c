@@ -38,8 +38,18 @@ struct pgkin_task {
     char *error;
     int64_t delay_ms;
     struct lane *lane;
+    struct native *native;
     bool begun; // a thread has it
     struct pgkin_task *next;
+};
+
+// What a handler has said of its progress, until the loop has passed it on.
+struct progress {
+    int64_t task_id;
+    int64_t lease_id;
+    double fraction;
+    char *message; // NULL: none
+    struct progress *next;
 };
 
 struct job_list {
@@ -65,6 +75,7 @@ struct native {
     struct job_list done;
     size_t done_count;
     size_t todo_count;
+    struct progress *progress; // the newest first
     size_t idle;
     bool quit;
     pthread_t *threads; // the loop's
@@ -268,12 +279,37 @@ static void end_jobs(struct native *n)
     }
 }
 
+static void pass_on_progress(struct native *n)
+{
+    pthread_mutex_lock(&n->lock);
+    struct progress *p = n->progress;
+    n->progress = NULL;
+    pthread_mutex_unlock(&n->lock);
+    struct progress *oldest = NULL;
+    while (p != NULL) {
+        struct progress *next = p->next;
+        p->next = oldest;
+        oldest = p;
+        p = next;
+    }
+    while (oldest != NULL) {
+        struct progress *next = oldest->next;
+        n->rt->report_progress(n->rt, oldest->task_id, oldest->lease_id, oldest->fraction,
+                               oldest->message);
+        free(oldest->message);
+        free(oldest);
+        oldest = next;
+    }
+}
+
 static void on_ready(evutil_socket_t fd, short what, void *arg)
 {
     (void)what;
     uint64_t count;
-    if (read(fd, &count, sizeof count) == sizeof count)
-        end_jobs(arg);
+    if (read(fd, &count, sizeof count) != sizeof count)
+        return;
+    pass_on_progress(arg);
+    end_jobs(arg);
 }
 
 // ---------------------------------------------------------------------- kind
@@ -324,6 +360,7 @@ static void close_native(void *self)
         return;
     for (size_t i = 0; i < n->thread_count; i++)
         pthread_join(n->threads[i], NULL);
+    pass_on_progress(n);
     end_jobs(n);
     loop_event_clear(&n->ready);
     loop_event_clear(&n->grow);
@@ -367,6 +404,7 @@ static void start_native(void *self, struct attempt *a)
     }
     struct pgkin_task *t = xcalloc(1, sizeof *t);
     t->attempt = a;
+    t->native = n;
     t->handler = h;
     a->state = t;
     pthread_mutex_lock(&n->lock);
@@ -475,6 +513,21 @@ void pgkin_task_set_error(pgkin_task *t, const char *text)
         jsontext_add_clean(&clean, text, strlen(text));
     set_text(&t->error, text != NULL ? buf_str(&clean) : NULL);
     buf_clear(&clean);
+}
+
+void pgkin_task_report_progress(pgkin_task *t, double fraction, const char *message)
+{
+    struct native *n = t->native;
+    struct progress *p = xcalloc(1, sizeof *p);
+    *p = (struct progress){.task_id = t->attempt->task.task_id,
+                           .lease_id = t->attempt->task.lease_id,
+                           .fraction = fraction,
+                           .message = message != NULL ? xstrdup(message) : NULL};
+    pthread_mutex_lock(&n->lock);
+    p->next = n->progress;
+    n->progress = p;
+    wake_loop(n);
+    pthread_mutex_unlock(&n->lock);
 }
 
 void pgkin_task_set_delay(pgkin_task *t, int64_t ms)

@@ -274,6 +274,23 @@ enqueue()
     wait_until 10 state_of "$c" completed
 }
 
+@test "the progress of a handler can be seen while it runs" {
+    work
+    a=$(enqueue nap '{"ms": 3000}')
+    on_its_way() { [ "$(sql "$URL" "select fraction > 0 and fraction < 1 and message = 'asleep' from worker.progress_of($a)")" = t ]; }
+    wait_until 10 on_its_way
+    state_of "$a" processing
+}
+
+@test "says now and then how its queues do" {
+    sql "$URL" "select worker.register_command('fail', p_kind => 'native')" >/dev/null
+    enqueue fail
+    enqueue noop
+    PGKIN_REPORT_EVERY=1s work
+    reported() { grep -q 'msg=report queue=default completed=2 succeeded=1 failed=1 .*failure_rate=0.5' "$LOG"; }
+    wait_until 20 reported
+}
+
 @test "a deadline ends a handler that takes too long" {
     sql "$URL" "select worker.register_command('slow', p_kind => 'native', p_handler => 'sleep',
                                                p_timeout => '200 ms')" >/dev/null
