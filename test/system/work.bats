@@ -286,7 +286,7 @@ enqueue()
     sql "$URL" "select worker.register_command('fail', p_kind => 'native')" >/dev/null
     enqueue fail
     enqueue noop
-    PGKIN_REPORT_EVERY=1s work
+    PGKIN_REPORT_EVERY=3s work
     reported() { grep -q 'msg=report queue=default completed=2 succeeded=1 failed=1 .*failure_rate=0.5' "$LOG"; }
     wait_until 20 reported
 }
