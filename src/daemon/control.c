@@ -359,10 +359,11 @@ static void report(struct daemon *d)
 {
     int64_t every_ms = conf_get_int(d->opt.conf, "work.report_every");
     struct conn_params p = CONN_PARAMS_INIT;
-    if (every_ms == 0 || loop_now_ms() - d->control.report_ms < every_ms)
+    int64_t since_ms = loop_now_ms() - d->control.report_ms;
+    if (every_ms == 0 || since_ms < every_ms)
         return;
-    d->control.report_ms = loop_now_ms();
-    conn_params_add_int64(&p, every_ms / 1000 > 0 ? every_ms / 1000 : 1);
+    d->control.report_ms += since_ms;
+    conn_params_add_int64(&p, since_ms);
     request(d, d->control.conn, "report", &p, on_report);
 }
 
