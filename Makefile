@@ -139,6 +139,12 @@ test-majors: ## SQL, isolation and migration tests on PostgreSQL 14 to 18
 	$(SUBMAKE) all
 	@test/majors --build $(BUILD)
 
+.PHONY: chaos
+chaos: ## kill workers at random for some minutes, and count what happened
+	@scripts/setup test
+	$(SUBMAKE) all
+	@test/chaos/run
+
 .PHONY: asan clang
 asan: export ASAN_OPTIONS := detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 asan: export UBSAN_OPTIONS := print_stacktrace=1

@@ -194,9 +194,7 @@ $$;
 comment on function queues.dequeue_next_available_task() is
   'leases the next task of queue default for 5 minutes; task_id is null when there is none';
 
--- What a claim hands to its caller, in order. Tasks that were enqueued together
--- lie together: then one walk over their stretch of the table is cheaper than a
--- look-up for each. Internal.
+-- What a claim hands to its caller, in order. Internal.
 create or replace function queues.claimed(p_lease_ids bigint[], p_task_ids bigint[],
                                           p_attempts smallint[])
 returns table (event text, lease_id bigint, task_id bigint, attempt integer, task_type text,
@@ -205,32 +203,17 @@ returns table (event text, lease_id bigint, task_id bigint, attempt integer, tas
 language plpgsql
 as $$
 #variable_conflict use_column
-declare
-  v_n integer := cardinality(p_task_ids);
 begin
-  if p_task_ids[v_n] - p_task_ids[1] = v_n - 1 and p_attempts is null
-     and p_lease_ids[1] = p_lease_ids[v_n]
-     and p_task_ids = array(select generate_series(p_task_ids[1], p_task_ids[v_n])) then
-    return query
-      select 'claimed', p_lease_ids[1], t.task_id, 1, t.task_type,
-             case when t.dedup_key is null then t.payload
-                  else queues.effective_payload(t) end,
-             t.headers, t.parent_id, t.group_key, t.scheduled_at
-        from queues.task t
-       where t.task_id between p_task_ids[1] and p_task_ids[v_n]
-       order by t.task_id;
-  else
-    return query
-      select 'claimed', u.lease_id, t.task_id, coalesce(u.attempt, 0) + 1, t.task_type,
-             case when t.dedup_key is null then t.payload
-                  else queues.effective_payload(t) end,
-             t.headers, t.parent_id, t.group_key, t.scheduled_at
-        from unnest(p_lease_ids, p_task_ids, p_attempts)
-               with ordinality u(lease_id, task_id, attempt, i)
-       cross join lateral (select * from queues.task t
-                            where t.task_id = u.task_id offset 0) t
-       order by u.i;
-  end if;
+  return query
+    select 'claimed', u.lease_id, t.task_id, coalesce(u.attempt, 0) + 1, t.task_type,
+           case when t.dedup_key is null then t.payload
+                else queues.effective_payload(t) end,
+           t.headers, t.parent_id, t.group_key, t.scheduled_at
+      from unnest(p_lease_ids, p_task_ids, p_attempts)
+             with ordinality u(lease_id, task_id, attempt, i)
+     cross join lateral (select * from queues.task t
+                          where t.task_id = u.task_id offset 0) t
+     order by u.i;
 end
 $$;
 
