@@ -147,8 +147,10 @@ declare
   v_stuck integer := 0;  -- locked here, but not to be had now
 begin
   task_ids := '{}';
-  perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now,
-                                greatest(p_want, 200));
+  if p_pairs is null then  -- else the caller has done that
+    perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now,
+                                  greatest(p_want, 200));
+  end if;
   v_generations := queues.live_generations(p_queue_id);
   v_current := v_generations[cardinality(v_generations)];
 

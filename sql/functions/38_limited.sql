@@ -112,7 +112,8 @@ begin
                                      where g.queue_id = p_queue_id))
      order by c.command
   loop
-    lanes := array(select l from unnest(lanes) l where l / 2 <> v_command.command_id);
+    lanes := array_remove(array_remove(lanes, 2 * v_command.command_id),
+                          2 * v_command.command_id + 1);
     if v_command.lane > 3 and v_command.kind <> 'native'
        and exists (select from queues.gated g
                     where g.queue_id = p_queue_id and g.command_id = v_command.command_id
