@@ -150,7 +150,7 @@ no_throw_away_is_left()
     done
     # With no limit the claim does not so much as look at slots.
     ! grep -q 'slot_' "$dir/no-limit.txt"
-    grep -q 'slot_group_pkey' "$dir/one-limited.txt"
+    grep -q 'slot_group_pkey' "$dir/all-limited.txt"
 
     run --separate-stderr "$PGKIN" bench concurrency-plans --tasks 10 --create \
         --plans "$dir/not/there" -d "$PGKIN_TEST_URL"
