@@ -149,7 +149,7 @@ no_throw_away_is_left()
         grep -q 'Buffers: ' "$dir/$file.txt"
     done
     # With no limit the claim does not so much as look at slots.
-    ! grep -q 'slot_' "$dir/no-limit.txt"
+    run ! grep -q 'slot_' "$dir/no-limit.txt"
     grep -q 'slot_group_pkey' "$dir/all-limited.txt"
 
     run --separate-stderr "$PGKIN" bench concurrency-plans --tasks 10 --create \
