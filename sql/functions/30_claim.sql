@@ -111,12 +111,16 @@ $$;
 -- hand-out. p_auto: may rotate and settle on the way (not inside somebody's
 -- long transaction, which would keep the maintenance lock). p_pairs, p_quotas: of
 -- these pairs of lanes (a lane over two) no more than so many; lanes is then the
--- lane of each task.
+-- lane of each task. A quota that is null is as many as there are slots, which are
+-- locked when such a task comes up: most claims never get there. quotas and slots
+-- are what became of that.
 create or replace function queues.take(
   p_queue_id integer, p_lanes integer[], p_want integer, p_max_priority bigint,
   p_auto boolean, p_pairs integer[] default null, p_quotas integer[] default null,
+  p_serial boolean default false,
   out task_ids bigint[], out attempts smallint[], out failures smallint[],
-  out crashes smallint[], out solo boolean[], out parent_ids bigint[], out lanes integer[])
+  out crashes smallint[], out solo boolean[], out parent_ids bigint[], out lanes integer[],
+  out quotas integer[], out slots queues.free_slots[])
 language plpgsql
 as $$
 declare
@@ -139,6 +143,7 @@ declare
   v_quotas integer[] := p_quotas;
   v_most integer;
   v_more record;
+  v_opened record;
   v_zero smallint[];
   v_rows integer;
   v_deleted integer;
@@ -147,8 +152,11 @@ declare
   v_stuck integer := 0;  -- locked here, but not to be had now
 begin
   task_ids := '{}';
-  perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now,
-                                greatest(p_want, 200));
+  quotas := p_quotas;
+  if p_pairs is null then  -- else the caller has done that
+    perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now,
+                                  greatest(p_want, 200));
+  end if;
   v_generations := queues.live_generations(p_queue_id);
   v_current := v_generations[cardinality(v_generations)];
 
@@ -189,6 +197,12 @@ begin
     v_most := v_left;
     if p_pairs is not null then
       v_pair := array_position(p_pairs, v_run.lane / 2);
+      if v_pair is not null and v_quotas[v_pair] is null then
+        v_opened := queues.open_pair(p_queue_id, p_pairs[v_pair], p_want, p_serial, v_now);
+        slots := slots || v_opened.slots;
+        quotas[v_pair] := v_opened.quota;
+        v_quotas[v_pair] := v_opened.quota;
+      end if;
       v_most := least(v_left, v_quotas[v_pair]);
       if v_most < 1 then
         v_lanes := array(select l from unnest(v_lanes) l where l / 2 <> v_run.lane / 2);

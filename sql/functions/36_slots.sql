@@ -27,8 +27,9 @@ as $$
 $$;
 
 -- Locks slots of a key, enough for p_want if there are that many. Returns what
--- is free of them; null when others have the locks on all that are free. What runs above a lowered limit is in groups that are too
--- full, and has to end before anything starts.
+-- is free of them; null when others have the locks on all that are free. What runs
+-- above a lowered limit is in groups that are too full, and has to end before
+-- anything starts; there can be no more of that than the first look has seen.
 create or replace function queues.lock_slots(p_key text, p_want integer, p_pair integer)
 returns queues.free_slots[]
 language plpgsql
@@ -36,19 +37,24 @@ as $$
 declare
   v_room integer[];
   v_need integer;
+  v_above integer;
   v_locked integer[];
+  v_slots queues.free_slots[];
 begin
-  select array_agg(s.slot_group_number), count(*) filter (where s.before < p_want)
-    into v_room, v_need
-    from (select g.slot_group_number,
-                 sum(g.capacity - h.used) over (order by g.slot_group_number)
-                   - (g.capacity - h.used) as before
-            from queues.slot_group g
-           cross join lateral (
-             select coalesce(sum(cardinality(h.task_ids)), 0) as used from queues.slot_held h
-              where h.task_key = p_key and h.slot_group_number = g.slot_group_number
-                and h.lease_id >= g.floor) h
-           where g.task_key = p_key and g.capacity > h.used) s;
+  select array_agg(s.slot_group_number) filter (where s.free > 0),
+         count(*) filter (where s.free > 0 and s.before < p_want),
+         -sum(s.free) filter (where s.free < 0)
+    into v_room, v_need, v_above
+    from (select c.slot_group_number, c.free,
+                 sum(greatest(c.free, 0)) over (order by c.slot_group_number)
+                   - greatest(c.free, 0) as before
+            from (select g.slot_group_number,
+                         g.capacity - (select coalesce(sum(cardinality(h.task_ids)), 0)
+                                         from queues.slot_held h
+                                        where h.task_key = p_key
+                                          and h.slot_group_number = g.slot_group_number
+                                          and h.lease_id >= g.floor) as free
+                    from queues.slot_group g where g.task_key = p_key offset 0) c) s;
   if v_room is null then
     return '{}';
   end if;
@@ -62,23 +68,29 @@ begin
   if random() < 0.005 then
     perform queues.raise_slot_floor(p_key, v_locked);
   end if;
-  return array(
-    select row(p_key, s.slot_group_number, least(s.free, s.allowed - s.before), p_pair)::queues.free_slots
-      from (select c.slot_group_number, c.free, c.locked,
-                   sum(greatest(c.free, 0)) filter (where c.locked)
-                     over (order by c.slot_group_number) - c.free as before,
-                   sum(c.free) filter (where c.locked and c.free > 0) over ()
-                     + coalesce(sum(c.free) filter (where c.free < 0) over (), 0) as allowed
-              from (select g.slot_group_number, g.slot_group_number = any(v_locked) as locked,
-                           (g.capacity - coalesce(sum(cardinality(h.task_ids)), 0))::integer as free
-                      from queues.slot_group g
-                      left join queues.slot_held h
-                        on h.task_key = p_key and h.slot_group_number = g.slot_group_number
-                       and h.lease_id >= g.floor
-                     where g.task_key = p_key
-                     group by g.slot_group_number, g.capacity) c) s
-     where s.locked and s.free > 0 and s.before < s.allowed
-     order by s.slot_group_number);
+  v_slots := array(
+    select row(p_key, c.slot_group_number, c.free, p_pair)::queues.free_slots
+      from (select g.slot_group_number,
+                   (g.capacity - (select coalesce(sum(cardinality(h.task_ids)), 0)
+                                    from queues.slot_held h
+                                   where h.task_key = p_key
+                                     and h.slot_group_number = g.slot_group_number
+                                     and h.lease_id >= g.floor))::integer as free
+              from queues.slot_group g
+             where g.task_key = p_key and g.slot_group_number = any(v_locked) offset 0) c
+     where c.free > 0
+     order by c.slot_group_number);
+  if v_above > 0 then
+    v_above := queues.count_free(v_slots) - v_above;  -- so many may start
+    v_slots := array(
+      select row(p_key, s.slot_group_number, least(s.free, v_above - s.before), p_pair)::queues.free_slots
+        from (select u.slot_group_number, u.free,
+                     sum(u.free) over (order by u.slot_group_number) - u.free as before
+                from unnest(v_slots) u) s
+       where s.before < v_above
+       order by s.slot_group_number);
+  end if;
+  return v_slots;
 end
 $$;
 
@@ -98,9 +110,14 @@ begin
 end
 $$;
 
+-- Not in language sql, in which it would be planned at every call.
 create or replace function queues.count_free(p_slots queues.free_slots[]) returns integer
-language sql immutable
-as $$ select coalesce(sum(s.free), 0)::integer from unnest(p_slots) s $$;
+language plpgsql immutable
+as $$
+begin
+  return (select coalesce(sum(s.free), 0) from unnest(p_slots) s);
+end
+$$;
 
 -- Writes down who holds the slots that the caller has locked: the n-th task the
 -- n-th slot. Of a lease that runs one task after the other only one is held per
@@ -115,7 +132,23 @@ declare
   v_key record;
   v_tasks record;
   v_groups integer[];
+  v_last integer := cardinality(p_slots);
+  v_pair integer := p_slots[1].pair;
 begin
+  -- One lease, and one key that all its tasks need: nearly always.
+  if not p_serial and p_slots[1].task_key = p_slots[v_last].task_key
+     and p_lease_ids[1] = all(p_lease_ids)
+     and (v_pair = -1 or (p_lanes[1] / 2 = v_pair and p_lanes[1] = all(p_lanes))) then
+    insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
+      select s.task_key, s.slot_group_number, p_lease_ids[1],
+             p_task_ids[s.before + 1 : s.before + s.free], p_now
+        from (select u.task_key, u.slot_group_number, u.free,
+                     (sum(u.free) over (order by u.i) - u.free)::integer as before
+                from unnest(p_slots)
+                       with ordinality u(task_key, slot_group_number, free, pair, i)) s
+       where s.before < cardinality(p_task_ids);
+    return;
+  end if;
   for v_key in
     select distinct s.task_key, s.pair from unnest(p_slots) s order by s.task_key
   loop
@@ -160,14 +193,15 @@ declare
   v_counts integer[];
   v_last bigint[];
   v_more text[];
+  v_gated boolean;
 begin
   with gone as (
     delete from queues.slot_held h
      where h.lease_id = p_lease_id and (p_ids is null or h.task_ids <@ p_ids)
     returning h.task_key, h.task_ids)
   select array_agg(g.task_key), array_agg(cardinality(g.task_ids)),
-         array_agg(g.task_ids[cardinality(g.task_ids)])
-    into v_keys, v_counts, v_last from gone g;
+         array_agg(g.task_ids[cardinality(g.task_ids)]), bool_or(g.task_key ~ '[/>]')
+    into v_keys, v_counts, v_last, v_gated from gone g;
   if p_ids is not null then
     with less as (
       update queues.slot_held h
@@ -180,20 +214,24 @@ begin
   if v_keys is null then
     return;
   end if;
-  select array_agg(s.key) as keys, array_agg(s.n) as counts, array_agg(s.last) as last into v_gates
-    from (select u.key, sum(coalesce(u.n, 1))::integer as n, max(u.last) as last
-            from unnest(v_keys, v_counts, v_last) u(key, n, last)
-           where u.key ~ '[/>]' group by u.key) s;
-  if cardinality(v_gates.keys) = 1 then
-    perform queues.unpark(v_gates.keys[1], v_gates.counts[1], v_gates.last[1]);
-  elsif v_gates.keys is not null then
-    perform queues.unpark_all(v_gates.keys, v_gates.counts, v_gates.last);
+  if v_gated or v_more is not null then
+    select array_agg(s.key) as keys, array_agg(s.n) as counts, array_agg(s.last) as last
+      into v_gates
+      from (select u.key, sum(coalesce(u.n, 1))::integer as n, max(u.last) as last
+              from unnest(v_keys, v_counts, v_last) u(key, n, last)
+             where u.key ~ '[/>]' group by u.key) s;
+    if cardinality(v_gates.keys) = 1 then
+      perform queues.unpark(v_gates.keys[1], v_gates.counts[1], v_gates.last[1]);
+    elsif v_gates.keys is not null then
+      perform queues.unpark_all(v_gates.keys, v_gates.counts, v_gates.last);
+    end if;
   end if;
-  if pg_sequence_last_value(queues.cell(p_queue_id, 'wake')) > 0
-     and exists (select from queues.ready r
-                  where r.queue_id = p_queue_id
-                    and r.generation = any(queues.live_generations(p_queue_id))) then
-    perform queues.wake(p_queue_id);
+  if pg_sequence_last_value(('queues.q' || p_queue_id || '_wake')::regclass) > 0 then
+    if exists (select from queues.ready r
+                where r.queue_id = p_queue_id
+                  and r.generation = any(queues.live_generations(p_queue_id))) then
+      perform queues.wake(p_queue_id);
+    end if;
   end if;
 end
 $$;

@@ -76,10 +76,32 @@ begin
 end
 $$;
 
+-- Locks slots for up to p_want tasks of a command that has a limit.
+create or replace function queues.open_pair(
+  p_queue_id integer, p_pair integer, p_want integer, p_serial boolean, p_now timestamptz,
+  out quota integer, out slots queues.free_slots[])
+language plpgsql
+as $$
+declare
+  c_soon constant interval := '10 milliseconds';
+begin
+  slots := queues.lock_slots((select c.command from worker.command_registry c
+                               where c.command_id = p_pair),
+                             case when p_serial then 1 else p_want end, p_pair);
+  if slots is null then
+    perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
+  end if;
+  quota := case when slots = '{}' is not false then 0
+                when p_serial then p_want
+                else least(p_want, queues.count_free(slots)) end;
+end
+$$;
+
 -- The lanes that a claim may look into now, and for how many tasks.
 --   lanes           those of the caller without limits, and the open ones
---   pairs, quotas   per limited command (its two lanes): how many may start
---   slots           what is locked for that
+--   pairs, quotas   per limited command (its two lanes): how many may start; null:
+--                   as many as there are slots, which queues.take finds out
+--   slots           what is locked already
 --   keyed           pairs whose tasks may have a gate
 --   strays          commands that may still have tasks in the shared lanes
 --   rated           commands whose starts are to be spent
@@ -92,12 +114,12 @@ as $$
 declare
   c_soon constant interval := '10 milliseconds';
   v_generations integer[] := queues.live_generations(p_queue_id);
+  v_gated record;
   v_command worker.command_registry;
-  v_base integer;
-  v_mine integer[];
   v_quota integer;
+  v_keyed boolean;
   v_room record;
-  v_slots queues.free_slots[];
+  v_opened record;
   v_at timestamptz;
 begin
   lanes := p_lanes;
@@ -106,29 +128,33 @@ begin
   slots := '{}';
   keyed := '{}';
   rated := '{}';
-  for v_command in
-    select c.* from worker.command_registry c
+  -- Who serves the shared lane of its kind serves a command's own as well.
+  for v_gated in
+    select c as command,
+           c.lane > 3 and c.kind <> 'native' and exists (
+             select from queues.gated g
+              where g.queue_id = p_queue_id and g.command_id = c.command_id
+                and g.strays_since is not null) as strays,
+           array(select 2 * c.command_id + s from unnest('{0,1}'::integer[]) s
+                  where (2 * c.command_id + s = any(p_lanes)
+                         or case when c.kind in ('procedure', 'db_function') then 0
+                                 when c.kind <> 'native' then 2 end + s = any(p_lanes))
+                    and exists (select from queues.ready r
+                                 where r.queue_id = p_queue_id
+                                   and r.generation = any(v_generations)
+                                   and r.lane = 2 * c.command_id + s)) as mine
+      from worker.command_registry c
      where c.command_id = any(array(select g.command_id from queues.gated g
                                      where g.queue_id = p_queue_id))
      order by c.command
   loop
-    lanes := array(select l from unnest(lanes) l where l / 2 <> v_command.command_id);
-    if v_command.lane > 3 and v_command.kind <> 'native'
-       and exists (select from queues.gated g
-                    where g.queue_id = p_queue_id and g.command_id = v_command.command_id
-                      and g.strays_since is not null) then
+    v_command := v_gated.command;
+    lanes := array_remove(array_remove(lanes, 2 * v_command.command_id),
+                          2 * v_command.command_id + 1);
+    if v_gated.strays then
       strays := strays || v_command.command;
     end if;
-    -- Who serves the shared lane of its kind serves its own as well.
-    v_base := case when v_command.kind in ('procedure', 'db_function') then 0
-                   when v_command.kind <> 'native' then 2 end;
-    v_mine := array(
-      select 2 * v_command.command_id + s from unnest('{0,1}'::integer[]) s
-       where (2 * v_command.command_id + s = any(p_lanes) or v_base + s = any(p_lanes))
-         and exists (select from queues.ready r
-                      where r.queue_id = p_queue_id and r.generation = any(v_generations)
-                        and r.lane = 2 * v_command.command_id + s));
-    continue when v_mine = '{}';
+    continue when v_gated.mine = '{}';
     v_at := queues.opens_at(v_command, p_now);
     if v_at is not null then
       perform queues.set_alarm(p_queue_id, v_at, p_now);
@@ -149,26 +175,25 @@ begin
       v_quota := least(v_quota, v_room.n);
       rated := rated || v_command.command;
     end if;
+    v_keyed := v_command.group_concurrency_limit is not null
+               or v_command.group_rate_limit is not null
+               or pg_sequence_last_value('queues.order_used') is not null;
     if v_command.concurrency_limit is not null then
-      v_slots := queues.lock_slots(v_command.command,
-                                   case when p_serial then 1 else v_quota end,
-                                   v_command.command_id);
-      if v_slots is null then
-        perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
-      end if;
-      continue when v_slots = '{}' is not false;
-      slots := slots || v_slots;
-      if not p_serial then
-        v_quota := least(v_quota, queues.count_free(v_slots));
+      if v_keyed or v_command.rate_limit is not null then
+        v_opened := queues.open_pair(p_queue_id, v_command.command_id, v_quota, p_serial, p_now);
+        continue when v_opened.quota = 0;
+        slots := slots || v_opened.slots;
+        v_quota := v_opened.quota;
+      else
+        v_quota := null;
       end if;
     end if;
-    lanes := lanes || v_mine;
+    lanes := lanes || v_gated.mine;
     pairs := pairs || v_command.command_id;
     quotas := quotas || v_quota;
-    if v_command.group_concurrency_limit is not null or v_command.group_rate_limit is not null
-       or pg_sequence_last_value('queues.order_used') is not null then
+    if v_keyed then
       keyed := keyed || v_command.command_id;
-      perform queues.spread_keys(p_queue_id, l, v_command) from unnest(v_mine) l;
+      perform queues.spread_keys(p_queue_id, l, v_command) from unnest(v_gated.mine) l;
     end if;
   end loop;
 end
@@ -227,7 +252,9 @@ begin
   -- What is parked on the way makes room for what is behind it.
   for v_round in 1..c_rounds loop
     v_taken := queues.take(p_queue.queue_id, v_open.lanes, v_want - cardinality(v_got.task_ids),
-                           p_max_priority, p_auto, v_open.pairs, v_open.quotas);
+                           p_max_priority, p_auto, v_open.pairs, v_open.quotas, p_serial);
+    v_open.quotas := v_taken.quotas;
+    v_slots := v_slots || v_taken.slots;
     v_n := cardinality(v_taken.task_ids);
     exit when v_n = 0;
     if v_round = 1 and v_open.keyed = '{}' and v_open.strays is null then

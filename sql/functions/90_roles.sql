@@ -26,6 +26,8 @@ as $$
       -- Those who list and count.
       ('{worker_monitor,worker_admin}'::text[],
        '{worker.find_tasks,worker.queue_overview}'::text[]),
+      -- What a view calls is called by who reads it.
+      ('{worker_monitor,worker_admin}', '{queues.slot_layout}'),
       -- Those who ask for work. The second line is what these call.
       ('{worker_enqueuer,worker_service_user,worker_admin}'::text[],
        '{queues.enqueue,queues.enqueue_many,worker.enqueue,worker.enqueue_many,worker.spawn,

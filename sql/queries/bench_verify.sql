@@ -4,4 +4,4 @@ select count(*), count(c.task_id),
        count(*) filter (where c.state = 'completed' and c.attempt = 1)
 from queues.task t
 left join queues.task_completed c using (task_id)
-where t.task_id between $1::bigint and $2::bigint and t.task_type = 'bench_noop'
+where t.task_id between $1::bigint and $2::bigint and t.task_type like 'bench\_%'

@@ -29,6 +29,20 @@ const struct bench_scenario bench_scenarios[] = {
      bench_held_snapshot},
     {"backlog", {.tasks = 1000000, .batch = 100}, bench_backlog},
     {"history", {.tasks = 5000000, .batch = 100}, bench_history},
+    // As many in hand as a limit of 10, or of 500, allows; with no limit as well.
+    {"concurrency-baseline",
+     {.tasks = 50000, .batch = 5, .connections = 2, .rounds = 1},
+     bench_concurrency_baseline},
+    {"concurrency-enabled",
+     {.tasks = 50000, .batch = 5, .connections = 2, .rounds = 1},
+     bench_concurrency_enabled},
+    {"concurrency-mixed",
+     {.tasks = 100000, .batch = 100, .connections = 2, .rounds = 1},
+     bench_concurrency_mixed},
+    {"concurrency-high",
+     {.tasks = 100000, .batch = 250, .connections = 2, .rounds = 1},
+     bench_concurrency_high},
+    {"concurrency-plans", {.tasks = 1000000, .batch = 100}, bench_concurrency_plans},
     {0},
 };
 

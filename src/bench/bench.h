@@ -37,7 +37,8 @@ struct bench_options {
     int rate; // enqueued per second
     int rounds;
     int payload_bytes;
-    bool single; // tasks are enqueued one by one, not in bulk
+    const char *plans; // where to write plans; NULL: bench/plans
+    bool single;       // tasks are enqueued one by one, not in bulk
     bool baseline;
     enum bench_holder holder;
     enum bench_sync sync;

@@ -160,6 +160,7 @@ struct load_way {
 
 static const struct load_way ways[] = {
     [LOAD_QUEUE] = {"bench_enqueue", "bench_enqueue_many", "bench_analyze"},
+    [LOAD_COMMANDS] = {"bench_limit_enqueue", "bench_limit_load", "bench_analyze"},
     [LOAD_BASELINE] = {"bench_baseline_add", "bench_baseline_load",
                        "bench_baseline_analyze"},
 };

@@ -55,6 +55,7 @@ bool load_last_task(struct bench *b, int64_t *out, struct err *e);
 // autovacuum would have done by the time anybody claims.
 enum load_into {
     LOAD_QUEUE,
+    LOAD_COMMANDS, // the queue, spread over the commands of limits.c
     LOAD_BASELINE,
 };
 bool load_tasks(struct bench *b, enum load_into into, int64_t tasks, struct err *e);

@@ -78,6 +78,7 @@ static void run_exchange(struct consumer *c)
         .pid = (int)getpid(),
     };
     c->busy = true;
+    c->sent_us = bench_now_us();
     if (!exchange_send(&c->ends, c->client->conn, &call, 0, on_exchange, c, &e))
         bench_fail(c->pool->b, &e);
 }
@@ -160,6 +161,8 @@ static void on_exchange(struct conn *conn, PGresult *res, const struct err *fail
         bench_fail(p->b, &e);
         return;
     }
+    if (p->opt.calls != NULL && (c->ends.count > 0 || answer.task_count > 0))
+        samples_add(p->opt.calls, (double)(bench_now_us() - c->sent_us) / 1000);
     if (c->ends.count > 0)
         p->opt.on_finished(p->opt.arg, c->ends.count);
     exchange_reset(&c->ends);

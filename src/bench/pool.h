@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "bench/client.h"
+#include "bench/samples.h"
 #include "lib/exchange.h"
 
 enum pool_state {
@@ -35,6 +36,8 @@ struct pool_options {
     int batch;
     enum bench_sync sync;
     bool sleeps; // else it looks again all the time
+    struct samples
+        *calls; // NULL, or how long each exchange took that did something, in ms
     void (*on_task)(void *arg, const struct exchange_task *t);
     void (*on_finished)(void *arg, size_t n); // so many have ended, committed
     void *arg;
@@ -45,6 +48,7 @@ struct consumer {
     struct client *client;
     struct exchange ends;
     struct arena arena;
+    int64_t sent_us;
     bool busy;
 };
 

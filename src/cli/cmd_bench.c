@@ -41,7 +41,9 @@ static const struct cli_option options[] = {
     {"holder", 0, CLI_STRING, AT(holder), "KIND",
      "hold a transaction open: none, read, write or dump"},
     {"baseline", 0, CLI_FLAG, AT(bench.baseline), NULL,
-     "drain, enqueue: do the same on a plain table, and compare"},
+     "compare with a plain table; of concurrency-... with no limit"},
+    {"plans", 0, CLI_STRING, AT(bench.plans), "DIR",
+     "where concurrency-plans writes them (bench/plans)"},
     {"sync-commit", 0, CLI_STRING, AT(sync), "on|off", "synchronous_commit (on)"},
     {"progress", 0, CLI_FLAG, AT(bench.progress), NULL,
      "show progress also when standard error is no terminal"},
@@ -149,6 +151,11 @@ const struct cli_command cmd_bench = {
         "  held-snapshot  the same while a transaction is held open\n"
         "  backlog        the cost of a claim with few and with many tasks waiting\n"
         "  history        the cost of a claim with none and with many tasks ended\n"
+        "  concurrency-baseline  drain with no limit of how many run at once\n"
+        "  concurrency-enabled   the same with a limit of 10 on all tasks\n"
+        "  concurrency-mixed     with a limit on 1 of 100 commands: the others' tasks\n"
+        "  concurrency-high      with a limit of 500 on all tasks\n"
+        "  concurrency-plans     write the plans of a claim from many tasks to files\n"
         "\n"
         "With --create it runs in a database of its own and leaves nothing behind. In\n"
         "an existing one its tasks stay on record until retention removes them, so it\n"
@@ -157,7 +164,8 @@ const struct cli_command cmd_bench = {
         "Examples:\n"
         "  pgkin bench drain --create --baseline\n"
         "  pgkin bench drain --create --single --tasks 500000 --holder dump\n"
-        "  pgkin bench held-snapshot --create --seconds 300 --holder write --json\n",
+        "  pgkin bench held-snapshot --create --seconds 300 --holder write --json\n"
+        "  pgkin bench concurrency-enabled --create --baseline --rounds 5\n",
     .options = options,
     .max_operands = 1,
     .run = run_bench,

@@ -18,13 +18,13 @@
 
 extern const struct cli_command cmd_start, cmd_work, cmd_migrate, cmd_enqueue, cmd_tasks,
     cmd_show, cmd_cancel, cmd_retry, cmd_pause, cmd_resume, cmd_status, cmd_top,
-    cmd_doctor, cmd_psql, cmd_bench;
+    cmd_slots, cmd_doctor, cmd_psql, cmd_bench;
 static const struct cli_command cmd_help;
 
 static const struct cli_command *const commands[] = {
-    &cmd_start,  &cmd_work,  &cmd_migrate, &cmd_enqueue, &cmd_tasks,  &cmd_show,
-    &cmd_cancel, &cmd_retry, &cmd_pause,   &cmd_resume,  &cmd_status, &cmd_top,
-    &cmd_doctor, &cmd_psql,  &cmd_bench,   &cmd_help,
+    &cmd_start,  &cmd_work,   &cmd_migrate, &cmd_enqueue, &cmd_tasks,  &cmd_show,
+    &cmd_cancel, &cmd_retry,  &cmd_pause,   &cmd_resume,  &cmd_status, &cmd_top,
+    &cmd_slots,  &cmd_doctor, &cmd_psql,    &cmd_bench,   &cmd_help,
 };
 
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

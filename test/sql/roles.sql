@@ -101,8 +101,23 @@ update worker.queue_registry set top_concurrency = 1;
 reset role;
 select n from app.done order by n;
 
--- Those who look.
+-- Those who look; also into every view, and into what it calls.
 set role worker_monitor;
+do $$
+declare
+  v_view regclass;
+begin
+  for v_view in
+    select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname in ('queues', 'worker') and c.relkind = 'v' order by c.oid
+  loop
+    begin
+      execute format('select * from %s', v_view);
+    exception when insufficient_privilege then
+      raise warning '%: %', v_view, sqlerrm;
+    end;
+  end loop;
+end $$;
 select id, command, state from worker.tasks order by id;
 select worker.explain_task(1) ~ '^It completed';
 select worker.enqueue('outside');

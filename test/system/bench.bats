@@ -31,7 +31,11 @@ is()
           copy_tasks_per_s float, async_tasks_per_s float, async_baseline_tasks_per_s float,
           few bigint, many bigint, scheduled_ratio float, pending_ratio float,
           scheduled_single_ratio float, pending_single_ratio float,
-          history bigint, history_ratio float, history_single_ratio float)") || return
+          history bigint, history_ratio float, history_single_ratio float,
+          \"limit\" int, limited_tasks bigint, commands int, max_ms float,
+          no_limit_statements int, one_limited_statements int, all_limited_statements int,
+          no_limit_seq_scans int, one_limited_seq_scans int, all_limited_seq_scans int,
+          no_limit_claimed int, one_limited_claimed int, all_limited_claimed int)") || return
     [ "$result" = t ] || { echo "not so: $1" >&2 && false; }
 }
 
@@ -107,6 +111,53 @@ no_throw_away_is_left()
     has history_ratio history_single_ratio
 }
 
+@test "concurrency: no limit, all limited" {
+    bench concurrency-baseline --tasks 400
+    is "scenario = 'concurrency-baseline' and tasks = 400 and baseline_tasks_per_s is null"
+    has seconds tasks_per_s server_us_per_task p50_ms p95_ms p99_ms
+
+    bench concurrency-enabled --tasks 400 --rounds 2 --baseline
+    is "scenario = 'concurrency-enabled' and tasks = 800 and \"limit\" = 10"
+    is "p50_ms > 0 and p50_ms <= p95_ms and p95_ms <= p99_ms and p99_ms <= max_ms"
+    is "abs(ratio - tasks_per_s / baseline_tasks_per_s) < 0.01 * ratio"
+    # Never more than the limit in hand: so many calls it takes at least.
+    bench concurrency-enabled --tasks 400 --batch 100 --connections 1
+    is "commits_per_task >= 40 / 400.0"
+    has seconds tasks_per_s server_us_per_task p50_ms p95_ms p99_ms
+}
+
+@test "concurrency: one limited of a hundred commands, and a high limit" {
+    bench concurrency-mixed --tasks 2000 --baseline
+    is "scenario = 'concurrency-mixed' and tasks = 2000 and limited_tasks = 20 and commands = 100"
+    is "tasks_per_s > 0 and baseline_tasks_per_s > 0"
+
+    bench concurrency-high --tasks 2000 --baseline --single --holder read
+    is "scenario = 'concurrency-high' and tasks = 2000 and \"limit\" = 500 and holder = 'read'"
+    has p99_ms ratio
+}
+
+@test "concurrency: the plans of a claim" {
+    local dir=$BATS_TEST_TMPDIR/plans file
+    bench concurrency-plans --tasks 2000 --batch 50 --plans "$dir"
+    is "scenario = 'concurrency-plans' and tasks = 2000"
+    is "no_limit_claimed = 50 and one_limited_claimed = 50 and all_limited_claimed = 50"
+    is "no_limit_statements > 5 and no_limit_statements < one_limited_statements"
+    is "no_limit_seq_scans + one_limited_seq_scans + all_limited_seq_scans = 0"
+    for file in no-limit one-limited all-limited; do
+        grep -q '^-- PL/pgSQL function queues.take' "$dir/$file.txt"
+        grep -q 'Index .*Scan using ready_claim_idx' "$dir/$file.txt"
+        grep -q 'Buffers: ' "$dir/$file.txt"
+    done
+    # With no limit the claim does not so much as look at slots.
+    run ! grep -q 'slot_' "$dir/no-limit.txt"
+    grep -q 'slot_group_pkey' "$dir/all-limited.txt"
+
+    run --separate-stderr "$PGKIN" bench concurrency-plans --tasks 10 --create \
+        --plans "$dir/not/there" -d "$PGKIN_TEST_URL"
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"cannot make the directory"* ]]
+}
+
 @test "a table for people, and progress when asked for" {
     run --separate-stderr "$PGKIN" bench drain --tasks 500 --create --progress \
         -d "$PGKIN_TEST_URL"
@@ -131,7 +182,11 @@ no_throw_away_is_left()
                             (select count(*) from pg_namespace
                               where nspname = 'pgkin_bench')")" = 0 ]
     # Its own old tasks are no reason to refuse.
+    run -0 --separate-stderr "$PGKIN" bench concurrency-mixed --tasks 500 --json -d "$URL"
     run -0 --separate-stderr "$PGKIN" bench drain --tasks 500 --json -d "$URL"
+    [ "$(sql "$URL" "select (select count(*) from worker.command_registry
+                              where queue = 'bench') +
+                            (select count(*) from queues.slot_group)")" = 0 ]
 }
 
 @test "refuses where others have tasks, unless forced" {

@@ -128,7 +128,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$PGKIN" "$@"
 
 commands_of_a_database()
 {
-    printf '%s\n' 'enqueue run' tasks 'show 1' 'cancel 1' 'retry 1' 'pause q' 'resume q' status top
+    printf '%s\n' 'enqueue run' tasks 'show 1' 'cancel 1' 'retry 1' 'pause q' 'resume q' status top slots
 }
 
 @test "no schema, an older one, a newer one" {
@@ -182,7 +182,7 @@ drop_user()
     sql "$DATABASE_URL" 'call worker.process_tasks()'
     new_user worker_monitor
     local command
-    for command in tasks 'tasks -s pending' 'tasks -s failed -q q' 'show 1' 'show 2 --json' status top; do
+    for command in tasks 'tasks -s pending' 'tasks -s failed -q q' 'show 1' 'show 2 --json' status top 'slots --holders'; do
         # shellcheck disable=SC2086
         run --separate-stderr "$PGKIN" $command -d "$USER_URL"
         echo "$command: $stderr"
