@@ -186,6 +186,7 @@ static void on_registry(struct conn *conn, PGresult *res, const struct err *e, v
     d->control.reading = false;
     if (e != NULL) {
         log_failure(d, "cannot read the registry", res, e);
+        d->control.reread = true; // at the next tick
         return;
     }
     r = registry_parse(res, &bad);
@@ -359,7 +360,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     if (conn_is_up(c->conn)) {
         ask_exclusive(d);
         maintain(d, c->ticks % 2 == 0);
-        if (c->ticks % REGISTRY_TICKS == 0 || d->registry == NULL)
+        if (c->ticks % REGISTRY_TICKS == 0 || d->registry == NULL || c->reread)
             control_read_registry(d);
         if (c->ticks % UNKNOWN_TICKS == 0 && loop_now_ms() < c->unknown_until_ms)
             release_unknown(d);

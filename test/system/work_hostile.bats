@@ -176,3 +176,27 @@ stopped_with()
         "the server refused the result: stack depth limit exceeded" ]
     [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 0 ]
 }
+
+@test "a change of the registry is not lost with the reading of it" {
+    work
+    wait_until 10 grep -q 'to=idle' "$LOG"
+    # It reads, and waits; it hears of a change, and then its reading fails.
+    in_background "$BATS_TEST_TMPDIR/lock.log" psql -X -q -d "$URL" -c "
+        begin; lock table worker.installation in access exclusive mode; select pg_sleep(60)"
+    waiting() { [ -n "$(sql "$URL" "select pid from pg_stat_activity where wait_event_type = 'Lock'
+                                    and datname = current_database() and query like '%work_registry%'")" ]; }
+    reads() { kill -HUP "$background_pid" && waiting; }
+    locker=$background_pid
+    background_pid=$(head -n 1 "$BATS_TEST_TMPDIR/pids")
+    wait_until 10 reads
+    sql "$URL" "set client_min_messages = warning;
+                select worker.register_command('late', 'late', p_kind => 'native', p_handler => 'noop')" >/dev/null
+    sql "$URL" "select pg_cancel_backend(pid) from pg_stat_activity where query like '%work_registry%'
+                and datname = current_database() and pid <> pg_backend_pid()" >/dev/null
+    wait_until 10 grep -q 'cannot read the registry' "$LOG"
+    sql "$URL" "select pg_terminate_backend(pid) from pg_stat_activity where query like '%lock table%'
+                and datname = current_database() and pid <> pg_backend_pid()" >/dev/null
+    wait_until 10 is_gone "$locker"
+    sql "$URL" "select worker.enqueue('late')" >/dev/null
+    wait_until 4 completed 1
+}
