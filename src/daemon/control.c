@@ -19,6 +19,9 @@
 #define REGISTRY_TICKS 20 // 10 s
 #define UNKNOWN_TICKS  10
 #define ANSWER_MS      10000
+#define FIBERS_KEPT    16
+#define FIBER_IDLE_MS  60000
+#define FIBER_SPARE_MS 500
 
 typedef void answer_fn(struct conn *conn, PGresult *res, const struct err *e, void *arg);
 
@@ -345,6 +348,21 @@ static void ask_exclusive(struct daemon *d)
 
 // ---------------------------------------------------------------------- tick
 
+// How long a fiber may keep a connection it does not use. Where there are many,
+// or one cannot get any, other queues and other clients need them more.
+static int64_t fiber_idle_ms(const struct daemon *d)
+{
+    size_t idle = 0;
+    for (size_t i = 0; i < d->queue_count; i++)
+        for (size_t k = 0; k < d->queues[i]->fiber_count; k++) {
+            const struct fiber *f = d->queues[i]->fibers[k];
+            idle += f->state == FIBER_IDLE;
+            if (f->state == FIBER_BUSY && !conn_is_up(f->conn) && conn_tries(f->conn) > 0)
+                return FIBER_SPARE_MS;
+        }
+    return idle > FIBERS_KEPT ? FIBER_SPARE_MS : FIBER_IDLE_MS;
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
@@ -370,10 +388,11 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         control_look(d);
     if (c->ticks % 2 == 0)
         control_read_cancels(d);
+    int64_t idle_ms = fiber_idle_ms(d);
     for (size_t i = 0; i < d->queue_count; i++) {
         struct queue *q = d->queues[i];
         queue_give_back(q);
-        queue_rest_fibers(q);
+        queue_rest_fibers(q, idle_ms);
         if (q->state == QUEUE_SATURATED && q->published == QUEUE_RUNNING)
             listen_publish(q, QUEUE_SATURATED);
     }

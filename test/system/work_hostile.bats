@@ -177,6 +177,21 @@ stopped_with()
     [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 0 ]
 }
 
+@test "more queues than connections" {
+    sql "$URL" "
+        set client_min_messages = warning;
+        select worker.register_command('c' || i, 'q' || i, 'app.note') from generate_series(1, 24) i;
+        create role hostile_service login in role worker_service_user connection limit 10;
+        grant usage on schema app to hostile_service;
+        grant all on app.ran to hostile_service;
+        select worker.enqueue('c' || i) from generate_series(1, 24) i" >/dev/null
+    URL=${URL/postgres@/hostile_service@} work
+    wait_until 30 completed 24
+    kill -TERM "$background_pid"
+    stopped_with 0
+    sql "$URL" "drop owned by hostile_service; drop role hostile_service"
+}
+
 @test "a change of the registry is not lost with the reading of it" {
     work
     wait_until 10 grep -q 'to=idle' "$LOG"
