@@ -161,10 +161,19 @@ static void add_leases(const struct attempt_list *l, int64_t *ids, size_t *n)
         ids[(*n)++] = a->pub.task.lease_id;
 }
 
+// Those whose ends the server has not heard of yet are known too.
+static void add_ends(const struct exchange *x, int64_t *ids, size_t *n)
+{
+    exchange_get_leases(x, ids + *n);
+    *n += x->lease_count;
+}
+
 static void release_unknown(struct daemon *d)
 {
     struct conn_params p = CONN_PARAMS_INIT;
-    size_t n = 0, most = 1;
+    size_t n = 0, most = 1 + d->pump.ends.lease_count;
+    for (size_t i = 0; i < PUMP_CARRIERS; i++)
+        most += d->pump.carriers[i].ends.lease_count;
     for (size_t i = 0; i < d->queue_count; i++)
         most += d->queues[i]->waiting.count + d->queues[i]->running.count;
     int64_t *ids = xcalloc(most, sizeof *ids);
@@ -172,6 +181,9 @@ static void release_unknown(struct daemon *d)
         add_leases(&d->queues[i]->waiting, ids, &n);
         add_leases(&d->queues[i]->running, ids, &n);
     }
+    add_ends(&d->pump.ends, ids, &n);
+    for (size_t i = 0; i < PUMP_CARRIERS; i++)
+        add_ends(&d->pump.carriers[i].ends, ids, &n);
     conn_params_add_int64(&p, d->control.worker_id);
     conn_params_add_int64s(&p, ids, n);
     free(ids);

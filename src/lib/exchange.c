@@ -280,6 +280,12 @@ void exchange_spoil(struct exchange *x, const char *error)
         x->leases[i].plain = 0;
 }
 
+void exchange_get_leases(const struct exchange *x, int64_t *ids)
+{
+    for (size_t i = 0; i < x->lease_count; i++)
+        ids[i] = x->leases[i].lease_id;
+}
+
 // --------------------------------------------------------------------- call
 
 static bool is_whole(const struct exchange_lease *l)

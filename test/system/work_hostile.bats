@@ -215,3 +215,37 @@ stopped_with()
     sql "$URL" "select worker.enqueue('late')" >/dev/null
     wait_until 4 completed 1
 }
+
+@test "ends that cannot be recorded for a while are not run again" {
+    work
+    sql "$URL" "select worker.enqueue('nap', '{\"ms\": 500}')" >/dev/null
+    held() { [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 1 ]; }
+    wait_until 10 held
+    # The exchange is cut off in the middle, and then refused.
+    exchange=$(sql "$URL" "select oid::regprocedure from pg_proc where proname = 'exchange'
+                           and pronamespace = 'queues'::regnamespace")
+    other=${exchange/exchange/exchange_away}
+    [[ $other == queues.exchange_away* ]]
+    sql "$URL" "
+        begin;
+        lock table queues.task_completed in access exclusive mode;
+        alter function $exchange rename to exchange_away;
+        do \$\$ begin
+          loop
+            perform pg_stat_clear_snapshot();
+            exit when (select bool_or(pg_terminate_backend(pid)) from pg_stat_get_activity(null) a
+                        where query like '%queues.exchange%' and wait_event_type = 'Lock');
+            perform pg_sleep(0.05);
+          end loop;
+        end \$\$;
+        commit" >/dev/null
+    # What nobody knows of goes back after five seconds, which are asked for every five.
+    asked() { [ "$(grep -c 'exchange failed' "$LOG")" -ge 1 ]; }
+    wait_until 10 asked
+    old() { [ "$(sql "$URL" "select count(*) from queues.lease where leased_at > now() - interval '11 s'")" = 0 ]; }
+    wait_until 20 old
+    sql "$URL" "alter function $other rename to exchange"
+    wait_until 20 completed 1
+    [ "$(sql "$URL" "select attempt from worker.tasks")" = 1 ]
+    ! grep -q 'end refused' "$LOG" || return 1
+}
