@@ -155,7 +155,7 @@ stopped_with()
     root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     prefix=$BATS_TEST_TMPDIR/usr
     make -s -C "$root" BUILD="${PGKIN_BUILD:-build}" PREFIX="$prefix" install >"$BATS_TEST_TMPDIR/install.log" 2>&1
-    # shellcheck disable=SC2046 # a list of words
+    # shellcheck disable=SC2046,SC2086 # lists of words
     ${CC:-cc} -Wall -Wextra -Werror ${PGKIN_TEST_CFLAGS:-} "$root/test/lib/odd_handler.c" \
         -o "$BATS_TEST_TMPDIR/odd" $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs pgkin)
     sql "$URL" "select worker.register_command('odd', p_kind => 'native', p_max_attempts => 2,
