@@ -71,6 +71,15 @@ static void watch_signals(struct daemon *d)
     sigaction(SIGPIPE, &ignore, NULL);
 }
 
+// The worker is about to go: a signal has nobody to tell any more.
+static void ignore_signals(void)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaction(signals[i], &ignore, NULL);
+}
+
 static void on_ready(void *arg)
 {
     (void)arg;
@@ -121,6 +130,7 @@ static bool run_work(int argc, char **argv, struct err *e)
         watch_signals(d);
         ok = daemon_run(d, e);
         sdnotify_send("STOPPING=1");
+        ignore_signals();
     }
     daemon_free(d);
     queue_options_clear(&queues);

@@ -20,6 +20,9 @@
 #define REGISTRY_TICKS 20 // 10 s
 #define UNKNOWN_TICKS  10
 #define ANSWER_MS      10000
+#define FIBERS_KEPT    16
+#define FIBER_IDLE_MS  60000
+#define FIBER_SPARE_MS 500
 
 typedef void answer_fn(struct conn *conn, PGresult *res, const struct err *e, void *arg);
 
@@ -159,10 +162,19 @@ static void add_leases(const struct attempt_list *l, int64_t *ids, size_t *n)
         ids[(*n)++] = a->pub.task.lease_id;
 }
 
+// Those whose ends the server has not heard of yet are known too.
+static void add_ends(const struct exchange *x, int64_t *ids, size_t *n)
+{
+    exchange_get_leases(x, ids + *n);
+    *n += x->lease_count;
+}
+
 static void release_unknown(struct daemon *d)
 {
     struct conn_params p = CONN_PARAMS_INIT;
-    size_t n = 0, most = 1;
+    size_t n = 0, most = 1 + d->pump.ends.lease_count;
+    for (size_t i = 0; i < PUMP_CARRIERS; i++)
+        most += d->pump.carriers[i].ends.lease_count;
     for (size_t i = 0; i < d->queue_count; i++)
         most += d->queues[i]->waiting.count + d->queues[i]->running.count;
     int64_t *ids = xcalloc(most, sizeof *ids);
@@ -170,6 +182,9 @@ static void release_unknown(struct daemon *d)
         add_leases(&d->queues[i]->waiting, ids, &n);
         add_leases(&d->queues[i]->running, ids, &n);
     }
+    add_ends(&d->pump.ends, ids, &n);
+    for (size_t i = 0; i < PUMP_CARRIERS; i++)
+        add_ends(&d->pump.carriers[i].ends, ids, &n);
     conn_params_add_int64(&p, d->control.worker_id);
     conn_params_add_int64s(&p, ids, n);
     free(ids);
@@ -187,6 +202,7 @@ static void on_registry(struct conn *conn, PGresult *res, const struct err *e, v
     d->control.reading = false;
     if (e != NULL) {
         log_failure(d, "cannot read the registry", res, e);
+        d->control.reread = true; // at the next tick
         return;
     }
     r = registry_parse(res, &bad);
@@ -394,6 +410,21 @@ static void ask_exclusive(struct daemon *d)
 
 // ---------------------------------------------------------------------- tick
 
+// How long a fiber may keep a connection it does not use. Where there are many,
+// or one cannot get any, other queues and other clients need them more.
+static int64_t fiber_idle_ms(const struct daemon *d)
+{
+    size_t idle = 0;
+    for (size_t i = 0; i < d->queue_count; i++)
+        for (size_t k = 0; k < d->queues[i]->fiber_count; k++) {
+            const struct fiber *f = d->queues[i]->fibers[k];
+            idle += f->state == FIBER_IDLE;
+            if (f->state == FIBER_BUSY && !conn_is_up(f->conn) && conn_tries(f->conn) > 0)
+                return FIBER_SPARE_MS;
+        }
+    return idle > FIBERS_KEPT ? FIBER_SPARE_MS : FIBER_IDLE_MS;
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
@@ -410,7 +441,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         ask_exclusive(d);
         report(d);
         maintain(d, c->ticks % 2 == 0);
-        if (c->ticks % REGISTRY_TICKS == 0 || d->registry == NULL)
+        if (c->ticks % REGISTRY_TICKS == 0 || d->registry == NULL || c->reread)
             control_read_registry(d);
         if (c->ticks % UNKNOWN_TICKS == 0 && loop_now_ms() < c->unknown_until_ms)
             release_unknown(d);
@@ -420,10 +451,11 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         control_look(d);
     if (c->ticks % 2 == 0)
         control_read_cancels(d);
+    int64_t idle_ms = fiber_idle_ms(d);
     for (size_t i = 0; i < d->queue_count; i++) {
         struct queue *q = d->queues[i];
         queue_give_back(q);
-        queue_rest_fibers(q);
+        queue_rest_fibers(q, idle_ms);
         if (q->state == QUEUE_SATURATED && q->published == QUEUE_RUNNING)
             listen_publish(q, QUEUE_SATURATED);
     }

@@ -103,10 +103,18 @@ static void on_called(struct conn *conn, PGresult *res, const struct err *e, voi
     backoff_reset(&f->backoff);
     set_state(f, FIBER_IDLE);
     int ran = atoi(PQgetvalue(res, 0, 0));
+    if (ran > 0)
+        f->used_ms = loop_now_ms();
     atomic_fetch_add(&q->d->completed, (uint64_t)ran);
     read_lanes(q->d, PQgetvalue(res, 0, 1), &children, &others);
     queue_fiber_done(q, f, ran, children, others);
     daemon_check(q->d);
+}
+
+static void on_up(struct conn *conn, void *arg)
+{
+    (void)conn;
+    ((struct fiber *)arg)->used_ms = loop_now_ms();
 }
 
 static void on_down(struct conn *conn, const struct err *why, void *arg)
@@ -124,7 +132,7 @@ void fiber_call(struct fiber *f)
     struct conn_params p = CONN_PARAMS_INIT;
     struct err e = ERR_INIT;
     if (f->conn == NULL) {
-        f->conn = daemon_new_conn(d, "fiber", NULL, on_down, NULL, f, true, &e);
+        f->conn = daemon_new_conn(d, "fiber", on_up, on_down, NULL, f, true, &e);
         if (f->conn == NULL || !conn_open(f->conn, &e)) {
             log_err(d->log, LOG_ERROR, "fiber", &e);
             rest(f);

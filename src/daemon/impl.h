@@ -109,6 +109,7 @@ struct fiber {
     struct event *rest;
     struct backoff backoff;
     int64_t called_ms; // when the call began
+    int64_t used_ms;   // when it was opened, or last ran something
 };
 
 void fiber_init(struct fiber *f, struct queue *q, enum fiber_mode mode);
@@ -190,8 +191,8 @@ void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms);
 void queue_published(struct queue *q);
 // Hands back what was claimed ahead and then did not get its turn in time.
 void queue_give_back(struct queue *q);
-// Closes connections that were not needed for a while.
-void queue_rest_fibers(struct queue *q);
+// Closes connections that were not needed for so long.
+void queue_rest_fibers(struct queue *q, int64_t idle_ms);
 bool queue_is_quiet(const struct queue *q);   // nothing runs, nothing is due
 bool queue_is_stopped(const struct queue *q); // nothing runs
 

@@ -36,7 +36,6 @@
 #define AHEAD_MOST    1000
 #define AHEAD_LONG_US 250000 // longer than this nothing waits here
 #define RECOVER_MS    3000   // a call that was lost is recovered by then
-#define FIBER_REST_MS 60000  // a connection that was not used for so long is closed
 
 static const char *const state_names[] = {
     [QUEUE_IDLE] = "idle",
@@ -214,7 +213,10 @@ static void call_fibers(struct queue *q)
         fiber_call(any);
     if (top != NULL && q->top_hungry)
         fiber_call(top);
-    if (child != NULL && q->child_hungry)
+    // Where connections are short, the top fiber's comes first: without it the
+    // others have nothing to do.
+    if (child != NULL && q->child_hungry &&
+        (child->state == FIBER_IDLE || !any_connecting(q)))
         fiber_call(child);
     if ((q->top_hungry && find_free(q, FIBER_ANY) != NULL) ||
         (q->child_hungry && (find_free(q, FIBER_CHILD) != NULL)))
@@ -235,12 +237,12 @@ static void on_ramp(evutil_socket_t fd, short what, void *arg)
         call_fibers(q);
 }
 
-void queue_rest_fibers(struct queue *q)
+void queue_rest_fibers(struct queue *q, int64_t idle_ms)
 {
     bool open = false;
     for (size_t i = 0; i < q->fiber_count; i++) {
         struct fiber *f = q->fibers[i];
-        if (f->state == FIBER_IDLE && loop_now_ms() - f->called_ms > FIBER_REST_MS)
+        if (f->state == FIBER_IDLE && loop_now_ms() - f->used_ms > idle_ms)
             fiber_close(f);
         open = open || f->state != FIBER_CLOSED;
     }

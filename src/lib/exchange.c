@@ -299,6 +299,12 @@ void exchange_spoil(struct exchange *x, const char *error)
         x->leases[i].plain = 0;
 }
 
+void exchange_get_leases(const struct exchange *x, int64_t *ids)
+{
+    for (size_t i = 0; i < x->lease_count; i++)
+        ids[i] = x->leases[i].lease_id;
+}
+
 // --------------------------------------------------------------------- call
 
 // Whole leases, and the mean of how long their tasks took.

@@ -36,7 +36,7 @@ struct exchange_task {
     const char *command;
     const char *payload;
     size_t payload_len;
-    const char *headers;     // NULL: none
+    const char *headers; // NULL: none
 };
 
 struct exchange_refusal {
@@ -105,6 +105,9 @@ void exchange_end_task(struct exchange *x, const struct exchange_task *t,
 // Moves the ends of those leases that end as a whole from `from` into the empty
 // `to`; all others stay.
 void exchange_take_whole(struct exchange *from, struct exchange *to);
+
+// The leases that have ends in it; `ids` has room for lease_count.
+void exchange_get_leases(const struct exchange *x, int64_t *ids);
 
 // For an owner whose ends the server refused to take: moves the last half of
 // `from`, of at least two, behind those of `to`; turns all into failures.

@@ -155,7 +155,7 @@ stopped_with()
     root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
     prefix=$BATS_TEST_TMPDIR/usr
     make -s -C "$root" BUILD="${PGKIN_BUILD:-build}" PREFIX="$prefix" install >"$BATS_TEST_TMPDIR/install.log" 2>&1
-    # shellcheck disable=SC2046 # a list of words
+    # shellcheck disable=SC2046,SC2086 # lists of words
     ${CC:-cc} -Wall -Wextra -Werror ${PGKIN_TEST_CFLAGS:-} "$root/test/lib/odd_handler.c" \
         -o "$BATS_TEST_TMPDIR/odd" $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs pgkin)
     sql "$URL" "select worker.register_command('odd', p_kind => 'native', p_max_attempts => 2,
@@ -175,4 +175,77 @@ stopped_with()
     [ "$(sql "$URL" "select error from worker.tasks where payload ? 'deep'")" = \
         "the server refused the result: stack depth limit exceeded" ]
     [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 0 ]
+}
+
+@test "more queues than connections" {
+    sql "$URL" "
+        set client_min_messages = warning;
+        select worker.register_command('c' || i, 'q' || i, 'app.note') from generate_series(1, 24) i;
+        create role hostile_service login in role worker_service_user connection limit 10;
+        grant usage on schema app to hostile_service;
+        grant all on app.ran to hostile_service;
+        select worker.enqueue('c' || i) from generate_series(1, 24) i" >/dev/null
+    URL=${URL/postgres@/hostile_service@} work
+    wait_until 30 completed 24
+    kill -TERM "$background_pid"
+    stopped_with 0
+    sql "$URL" "drop owned by hostile_service; drop role hostile_service"
+}
+
+@test "a change of the registry is not lost with the reading of it" {
+    work
+    wait_until 10 grep -q 'to=idle' "$LOG"
+    # It reads, and waits; it hears of a change, and then its reading fails.
+    in_background "$BATS_TEST_TMPDIR/lock.log" psql -X -q -d "$URL" -c "
+        begin; lock table worker.installation in access exclusive mode; select pg_sleep(60)"
+    waiting() { [ -n "$(sql "$URL" "select pid from pg_stat_activity where wait_event_type = 'Lock'
+                                    and datname = current_database() and query like '%work_registry%'")" ]; }
+    reads() { kill -HUP "$background_pid" && waiting; }
+    locker=$background_pid
+    background_pid=$(head -n 1 "$BATS_TEST_TMPDIR/pids")
+    wait_until 10 reads
+    sql "$URL" "set client_min_messages = warning;
+                select worker.register_command('late', 'late', p_kind => 'native', p_handler => 'noop')" >/dev/null
+    sql "$URL" "select pg_cancel_backend(pid) from pg_stat_activity where query like '%work_registry%'
+                and datname = current_database() and pid <> pg_backend_pid()" >/dev/null
+    wait_until 10 grep -q 'cannot read the registry' "$LOG"
+    sql "$URL" "select pg_terminate_backend(pid) from pg_stat_activity where query like '%lock table%'
+                and datname = current_database() and pid <> pg_backend_pid()" >/dev/null
+    wait_until 10 is_gone "$locker"
+    sql "$URL" "select worker.enqueue('late')" >/dev/null
+    wait_until 4 completed 1
+}
+
+@test "ends that cannot be recorded for a while are not run again" {
+    work
+    sql "$URL" "select worker.enqueue('nap', '{\"ms\": 500}')" >/dev/null
+    held() { [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 1 ]; }
+    wait_until 10 held
+    # The exchange is cut off in the middle, and then refused.
+    exchange=$(sql "$URL" "select oid::regprocedure from pg_proc where proname = 'exchange'
+                           and pronamespace = 'queues'::regnamespace")
+    other=${exchange/exchange/exchange_away}
+    [[ $other == queues.exchange_away* ]]
+    sql "$URL" "
+        begin;
+        lock table queues.task_completed in access exclusive mode;
+        alter function $exchange rename to exchange_away;
+        do \$\$ begin
+          loop
+            perform pg_stat_clear_snapshot();
+            exit when (select bool_or(pg_terminate_backend(pid)) from pg_stat_get_activity(null) a
+                        where query like '%queues.exchange%' and wait_event_type = 'Lock');
+            perform pg_sleep(0.05);
+          end loop;
+        end \$\$;
+        commit" >/dev/null
+    # What nobody knows of goes back after five seconds, which are asked for every five.
+    asked() { [ "$(grep -c 'exchange failed' "$LOG")" -ge 1 ]; }
+    wait_until 10 asked
+    old() { [ "$(sql "$URL" "select count(*) from queues.lease where leased_at > now() - interval '11 s'")" = 0 ]; }
+    wait_until 20 old
+    sql "$URL" "alter function $other rename to exchange"
+    wait_until 20 completed 1
+    [ "$(sql "$URL" "select attempt from worker.tasks")" = 1 ]
+    ! grep -q 'end refused' "$LOG" || return 1
 }
