@@ -5,8 +5,9 @@ insert into worker.queue_registry (queue, description, top_concurrency)
 values ('bench', 'pgkin bench', null)
 on conflict (queue) do update set top_concurrency = null;
 
-insert into worker.command_registry (command, queue, kind, description)
-values ('bench_noop', 'bench', 'native', 'pgkin bench')
+-- Of a kind that runs outside the database, in the line that such kinds share.
+insert into worker.command_registry (command, queue, kind, url, description)
+values ('bench_noop', 'bench', 'http', 'http://127.0.0.1/', 'pgkin bench')
 on conflict (command) do nothing;
 
 drop schema if exists pgkin_bench cascade;

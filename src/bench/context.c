@@ -16,6 +16,8 @@
 #include "core/conn.h"
 #include "core/loop.h"
 
+const int64_t bench_lanes[BENCH_LANE_COUNT] = {2, 3};
+
 #define TICK_MS          50
 #define PROGRESS_STEP_MS 250
 #define COPY_CHUNK       65536

@@ -18,6 +18,10 @@
 #define BENCH_QUEUE   "bench"
 #define BENCH_COMMAND "bench_noop"
 
+// The lines of tasks that run outside the database, as a worker claims from them.
+#define BENCH_LANE_COUNT 2
+extern const int64_t bench_lanes[BENCH_LANE_COUNT];
+
 struct bench {
     struct bench_options opt; // complete: no default left open
     const char *scenario;
@@ -27,6 +31,7 @@ struct bench {
     struct event *ticker;
     struct err failure; // why the run cannot go on; code 0: it can
     int queue_id;
+    bool own_lanes; // commands may have lines of their own: all are claimed from
     bool local; // the server's processes are ours to look at
 
     // The progress line.

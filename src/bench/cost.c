@@ -54,7 +54,9 @@ static void call(struct calls *c, int want)
     const struct exchange_call x = {.queue = BENCH_QUEUE,
                                     .want = want,
                                     .worker_id = c->worker_id,
-                                    .pid = (int)getpid()};
+                                    .pid = (int)getpid(),
+                                    .lanes = bench_lanes,
+                                    .lane_count = BENCH_LANE_COUNT};
     c->sent_cpu = c->b->local ? meter_read_cpu(c->client->pid) : NAN;
     c->sent_us = bench_now_us();
     if (!exchange_send(&c->ends, c->client->conn, &x, 0, on_exchange, c, &e))

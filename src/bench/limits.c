@@ -37,6 +37,7 @@ static void side_clear(struct side *s)
 static bool make_commands(struct bench *b, const struct shape *shape, bool limited,
                           struct err *e)
 {
+    b->own_lanes = true;
     struct conn_params p = CONN_PARAMS_INIT;
     conn_params_add_int64(&p, shape->commands);
     conn_params_add_int64(&p, limited ? shape->limited : 0);

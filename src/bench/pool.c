@@ -76,6 +76,8 @@ static void run_exchange(struct consumer *c)
         .want = c->pool->state == POOL_STOPPED ? 0 : c->pool->opt.batch,
         .worker_id = c->pool->worker_id,
         .pid = (int)getpid(),
+        .lanes = c->pool->b->own_lanes ? NULL : bench_lanes,
+        .lane_count = BENCH_LANE_COUNT,
     };
     c->busy = true;
     c->sent_us = bench_now_us();
