@@ -64,7 +64,7 @@ static bool verify(struct bench *b, const struct drain *d, struct err *e)
     PGresult *res;
     if (!bench_sql(b, "bench_baseline_verify", NULL, &res, e))
         return false;
-    int64_t completed = bench_result_int64(res, 0);
+    int64_t completed = conn_result_int64(res, 0, 0);
     PQclear(res);
     if (completed == b->opt.tasks && d->finished == completed && d->payloads == completed)
         return true;

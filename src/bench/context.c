@@ -307,10 +307,3 @@ bool bench_copy(struct bench *b, const char *query, const char *data, size_t len
         return not_sent(b->control, e);
     return collect(b, b->control, NULL, e) ? true : name_query(b, query, e);
 }
-
-int64_t bench_result_int64(const PGresult *res, int col)
-{
-    if (PQntuples(res) < 1 || PQgetisnull(res, 0, col))
-        return 0;
-    return strtoll(PQgetvalue(res, 0, col), NULL, 10);
-}

@@ -32,7 +32,7 @@ struct bench {
     struct err failure; // why the run cannot go on; code 0: it can
     int queue_id;
     bool own_lanes; // commands may have lines of their own: all are claimed from
-    bool local; // the server's processes are ours to look at
+    bool local;     // the server's processes are ours to look at
 
     // The progress line.
     const char *doing;
@@ -82,9 +82,6 @@ bool bench_execute(struct bench *b, PGconn *pg, const char *sql, struct err *e);
 // COPY … FROM STDIN on the control connection.
 bool bench_copy(struct bench *b, const char *query, const char *data, size_t len,
                 struct err *e);
-
-// Of row 0; null is 0.
-int64_t bench_result_int64(const PGresult *res, int col);
 
 // What is done now, and how much of it. bench_progress_end() before anything
 // else is printed.

@@ -66,7 +66,7 @@ static bool check_count(struct bench *b, int64_t last_before, int64_t wanted,
     conn_params_add_int64(&p, INT64_MAX);
     if (!bench_sql(b, "bench_verify", &p, &res, e))
         return false;
-    int64_t found = bench_result_int64(res, 0);
+    int64_t found = conn_result_int64(res, 0, 0);
     PQclear(res);
     if (found == wanted)
         return true;

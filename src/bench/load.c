@@ -178,7 +178,7 @@ bool load_last_task(struct bench *b, int64_t *out, struct err *e)
     PGresult *res;
     if (!bench_sql(b, "bench_last_task", NULL, &res, e))
         return false;
-    *out = bench_result_int64(res, 0);
+    *out = conn_result_int64(res, 0, 0);
     PQclear(res);
     return true;
 }

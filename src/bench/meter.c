@@ -122,14 +122,14 @@ static bool read_wal(const struct meter *m, struct meter_reading *r, struct err 
     bool counted = PQserverVersion(m->b->control) >= 150000;
     if (!bench_sql(m->b, "bench_wal", NULL, &res, e))
         return false;
-    r->wal_bytes = (double)bench_result_int64(res, 0);
+    r->wal_bytes = (double)conn_result_int64(res, 0, 0);
     PQclear(res);
     r->wal_fpi = NAN;
     if (!counted)
         return true;
     if (!flush_statistics(m, e) || !bench_sql(m->b, "bench_wal_fpi", NULL, &res, e))
         return false;
-    r->wal_fpi = (double)bench_result_int64(res, 0);
+    r->wal_fpi = (double)conn_result_int64(res, 0, 0);
     PQclear(res);
     return true;
 }

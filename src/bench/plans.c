@@ -88,7 +88,7 @@ static bool exchange(struct bench *b, PGconn *pg, int want, int64_t worker_id,
         return false;
     buf_reset(leases);
     buf_adds(leases, PQgetisnull(res, 0, 0) ? "{}" : PQgetvalue(res, 0, 0));
-    *claimed = bench_result_int64(res, 1);
+    *claimed = conn_result_int64(res, 0, 1);
     PQclear(res);
     return true;
 }

@@ -256,7 +256,7 @@ bool pool_register_worker(struct bench *b, int64_t *worker_id, struct err *e)
     conn_params_add_int64(&params, getpid());
     if (!bench_sql(b, "worker_register", &params, &res, e))
         return false;
-    *worker_id = bench_result_int64(res, 0);
+    *worker_id = conn_result_int64(res, 0, 0);
     PQclear(res);
     return true;
 }

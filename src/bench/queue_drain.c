@@ -87,8 +87,8 @@ static bool verify(const struct drain *d, struct err *e)
     conn_params_add_int64(&p, d->last);
     if (!bench_sql(d->b, "bench_verify", &p, &res, e))
         return false;
-    int64_t loaded = bench_result_int64(res, 0);
-    int64_t completed = bench_result_int64(res, 2);
+    int64_t loaded = conn_result_int64(res, 0, 0);
+    int64_t completed = conn_result_int64(res, 0, 2);
     PQclear(res);
     if (loaded == tasks && completed == tasks && d->claimed == tasks &&
         d->finished == tasks)

@@ -99,7 +99,7 @@ static bool register_queue(struct setup *s, struct bench *b, struct err *e)
     if (!bench_script(b, b->control, "bench_clear", e) ||
         !bench_sql(b, "bench_queue_id", NULL, &res, e))
         return false;
-    b->queue_id = (int)bench_result_int64(res, 0);
+    b->queue_id = (int)conn_result_int64(res, 0, 0);
     PQclear(res);
     return true;
 }

@@ -33,6 +33,7 @@
 #include <libpq-fe.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/conn_param.h"
 #include "core/err.h"
@@ -151,6 +152,9 @@ const struct machine *conn_machine(void);
 // Five characters; "" when there is none.
 const char *conn_sqlstate(const PGresult *res);
 bool conn_sqlstate_is(const PGresult *res, const char *sqlstate);
+
+// The value as a whole number; 0 when it is null, or there is no such row.
+int64_t conn_result_int64(const PGresult *res, int row, int col);
 
 // Fills `e` from an error result: the server's primary message and its hint.
 // The detail stays out: it quotes data. Returns false; true when `res` is not

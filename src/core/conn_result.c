@@ -124,3 +124,10 @@ void conn_notice_clear(struct conn *c)
         free_notice(n);
     }
 }
+
+int64_t conn_result_int64(const PGresult *res, int row, int col)
+{
+    if (row >= PQntuples(res) || PQgetisnull(res, row, col))
+        return 0;
+    return strtoll(PQgetvalue(res, row, col), NULL, 10);
+}

@@ -68,7 +68,7 @@ static void on_registered(struct conn *conn, PGresult *res, const struct err *e,
         }
         return;
     }
-    d->control.worker_id = strtoll(PQgetvalue(res, 0, 0), NULL, 10);
+    d->control.worker_id = conn_result_int64(res, 0, 0);
     d->control.beat_ms = d->control.report_ms = loop_now_ms();
     daemon_registered(d, d->control.worker_id);
 }
@@ -131,7 +131,7 @@ static void on_maintained(struct conn *conn, PGresult *res, const struct err *e,
             conn_drop(d->control.conn, "the server is read-only");
         return;
     }
-    int recovered = atoi(PQgetvalue(res, 0, 0));
+    int recovered = (int)conn_result_int64(res, 0, 0);
     if (recovered > 0) {
         log_info(d->log, "tasks recovered from workers that are gone",
                  LOG_I("tasks", recovered));
@@ -262,9 +262,8 @@ static void on_looked(struct conn *conn, PGresult *res, const struct err *e, voi
         return;
     }
     for (int row = 0; row < PQntuples(res); row++) {
-        struct queue *q = find_queue_id(d, atoi(PQgetvalue(res, row, 0)));
-        int64_t due =
-            PQgetisnull(res, row, 2) ? -1 : strtoll(PQgetvalue(res, row, 2), NULL, 10);
+        struct queue *q = find_queue_id(d, (int)conn_result_int64(res, row, 0));
+        int64_t due = PQgetisnull(res, row, 2) ? -1 : conn_result_int64(res, row, 2);
         if (q == NULL)
             continue;
         if (!PQgetisnull(res, row, 2) && due < 0)
@@ -310,9 +309,8 @@ static void on_cancels(struct conn *conn, PGresult *res, const struct err *e, vo
         return;
     }
     for (int row = 0; row < PQntuples(res); row++) {
-        struct attempt_private *a =
-            attempt_find(d, strtoll(PQgetvalue(res, row, 0), NULL, 10),
-                         strtoll(PQgetvalue(res, row, 1), NULL, 10));
+        struct attempt_private *a = attempt_find(d, conn_result_int64(res, row, 0),
+                                                 conn_result_int64(res, row, 1));
         if (a != NULL && a->stop == STOP_NONE) {
             log_info(d->log, "stopping a canceled task",
                      LOG_I("task", a->pub.task.task_id),

@@ -13,6 +13,7 @@
 #include "daemon/daemon.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -451,7 +452,7 @@ struct daemon *daemon_new(const struct daemon_options *o, struct err *e)
     d->wake_fd = -1;
     d->conninfo = xstrdup(o->conninfo);
     if (gethostname(d->host, sizeof d->host - 1) != 0)
-        strcpy(d->host, "unknown");
+        snprintf(d->host, sizeof d->host, "unknown");
     d->name = xstrdup(o->name != NULL ? o->name : d->host);
     if (open_daemon(d, e))
         return d;

@@ -102,7 +102,7 @@ static void on_called(struct conn *conn, PGresult *res, const struct err *e, voi
     }
     backoff_reset(&f->backoff);
     set_state(f, FIBER_IDLE);
-    int ran = atoi(PQgetvalue(res, 0, 0));
+    int ran = (int)conn_result_int64(res, 0, 0);
     if (ran > 0)
         f->used_ms = loop_now_ms();
     atomic_fetch_add(&q->d->completed, (uint64_t)ran);

@@ -58,13 +58,21 @@ void listen_open(struct daemon *d)
         conn_listen(pump_conn(d), channels[i]);
 }
 
+#define PROBE_SIZE 64
+
+static void write_probe(const struct daemon *d, char text[PROBE_SIZE])
+{
+    snprintf(text, PROBE_SIZE, "probe %" PRId64 " %u", d->control.worker_id,
+             d->listen.probe);
+}
+
 static void send_probe(struct daemon *d)
 {
     struct conn_params p = CONN_PARAMS_INIT;
     struct err e = ERR_INIT;
-    char text[64];
-    snprintf(text, sizeof text, "probe %" PRId64 " %u", d->control.worker_id,
-             ++d->listen.probe);
+    char text[PROBE_SIZE];
+    d->listen.probe++;
+    write_probe(d, text);
     conn_params_add_text(&p, text);
     d->listen.awaited = true;
     d->listen.sent_ms = loop_now_ms();
@@ -101,7 +109,7 @@ static void on_backend_pid(struct conn *conn, PGresult *res, const struct err *e
     struct daemon *d = arg;
     if (e != NULL)
         return;
-    d->listen.pooled = atoi(PQgetvalue(res, 0, 0)) != conn_backend_pid(conn);
+    d->listen.pooled = (int)conn_result_int64(res, 0, 0) != conn_backend_pid(conn);
     if (d->listen.pooled)
         set_works(d, false);
     else
@@ -132,10 +140,9 @@ void listen_down(struct daemon *d)
 
 static void on_probe(struct daemon *d, const char *payload)
 {
-    int64_t worker_id;
-    unsigned probe;
-    if (sscanf(payload, "probe %" SCNd64 " %u", &worker_id, &probe) != 2 ||
-        worker_id != d->control.worker_id || probe != d->listen.probe)
+    char text[PROBE_SIZE];
+    write_probe(d, text);
+    if (strcmp(payload, text) != 0)
         return;
     d->listen.awaited = false;
     if (!d->listen.works || d->listen.said)

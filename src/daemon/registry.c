@@ -36,11 +36,6 @@ static const char *read_text(struct arena *a, const PGresult *res, int row, int 
     return PQgetisnull(res, row, col) ? NULL : arena_strdup(a, PQgetvalue(res, row, col));
 }
 
-static int64_t read_int(const PGresult *res, int row, int col)
-{
-    return PQgetisnull(res, row, col) ? 0 : strtoll(PQgetvalue(res, row, col), NULL, 10);
-}
-
 // A JSON array of strings. NULL: none.
 static const char *const *read_list(struct arena *a, const PGresult *res, int row,
                                     int col)
@@ -65,14 +60,14 @@ static struct command read_command(struct arena *a, const PGresult *res, int row
         .queue = read_text(a, res, row, COL_QUEUE),
         .kind = read_text(a, res, row, COL_KIND),
         .handler = read_text(a, res, row, COL_HANDLER),
-        .lane = (int)read_int(res, row, COL_LANE),
-        .timeout_ms = read_int(res, row, COL_TIMEOUT_MS),
+        .lane = (int)conn_result_int64(res, row, COL_LANE),
+        .timeout_ms = conn_result_int64(res, row, COL_TIMEOUT_MS),
         .url = read_text(a, res, row, COL_URL),
         .http_headers = read_text(a, res, row, COL_HTTP_HEADERS),
         .signing_secret = read_text(a, res, row, COL_SIGNING_SECRET),
         .allow_private = read_list(a, res, row, COL_ALLOW_PRIVATE),
-        .max_redirects = (int)read_int(res, row, COL_MAX_REDIRECTS),
-        .max_response_bytes = read_int(res, row, COL_MAX_RESPONSE_BYTES),
+        .max_redirects = (int)conn_result_int64(res, row, COL_MAX_REDIRECTS),
+        .max_response_bytes = conn_result_int64(res, row, COL_MAX_RESPONSE_BYTES),
         .program = read_text(a, res, row, COL_PROGRAM),
         .arguments = read_list(a, res, row, COL_ARGUMENTS),
     };
@@ -97,13 +92,14 @@ struct registry *registry_parse(const PGresult *res, struct err *e)
     r->installation_id =
         rows > 0 ? read_text(&r->arena, res, 0, COL_INSTALLATION_ID) : "";
     for (int row = 0; row < rows; row++) {
-        int id = (int)read_int(res, row, COL_QUEUE_ID);
+        int id = (int)conn_result_int64(res, row, COL_QUEUE_ID);
         if (r->queue_count == 0 || r->queues[r->queue_count - 1].id != id)
             r->queues[r->queue_count++] = (struct registry_queue){
                 .name = read_text(&r->arena, res, row, COL_QUEUE),
                 .id = id,
-                .default_concurrency = (int)read_int(res, row, COL_DEFAULT_CONCURRENCY),
-                .top_concurrency = (int)read_int(res, row, COL_TOP_CONCURRENCY),
+                .default_concurrency =
+                    (int)conn_result_int64(res, row, COL_DEFAULT_CONCURRENCY),
+                .top_concurrency = (int)conn_result_int64(res, row, COL_TOP_CONCURRENCY),
             };
         if (!PQgetisnull(res, row, COL_COMMAND))
             r->commands[r->command_count++] = read_command(&r->arena, res, row);

@@ -14,7 +14,7 @@ setup_file()
     export ROOT PREFIX
     make -s -C "$ROOT" BUILD="${PGKIN_BUILD:-build}" PREFIX="$PREFIX" install >"$BATS_FILE_TMPDIR/install.log" 2>&1
     # shellcheck disable=SC2046 # a list of words
-    PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig ${CC:-cc} -Wall -Wextra -Werror ${PGKIN_TEST_CFLAGS:-} \
+    PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig ${CC:-cc} -Wall -Wextra -Werror \
         "$ROOT/examples/native.c" -o "$BATS_FILE_TMPDIR/native" \
         $(PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig pkg-config --cflags --libs pgkin libpq)
 }

@@ -244,9 +244,9 @@ static void test_take_whole(void **state)
     end_timed(&x, 1, 2, 10, 0.5);
     end_timed(&x, 2, 2, 20, 0.5);
     end_timed(&x, 1, 2, 11, 0.5);
-    exchange_end_task(
-        &x, &failed,
-        &(struct exchange_end){.outcome = EXCHANGE_FAILED, .error = "no", .duration_ms = 1});
+    exchange_end_task(&x, &failed,
+                      &(struct exchange_end){
+                          .outcome = EXCHANGE_FAILED, .error = "no", .duration_ms = 1});
     exchange_take_whole(&x, &whole);
     build(&whole, &plain_call, &p);
     assert_string_equal(p.values[PARAM_DONE], "{1}");

@@ -143,12 +143,13 @@ static void test_environment(void **state)
     f->t.command.program = "/usr/bin/env";
     f->t.attempt.task.headers = "{\"traceparent\": \"" TRACE "\"}";
     trial_run(&f->t, f->base, f->kind);
-    assert_text(f->t.result,
-                "{\"output\":\""
-                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\\n"
-                "LANG=C.UTF-8\\nPGKIN_TASK_ID=4711\\nPGKIN_ATTEMPT=3\\n"
-                "PGKIN_LEASE_ID=0\\nPGKIN_COMMAND=c.d-e_f\\nPGKIN_IDEMPOTENCY_KEY=0198-4711\\n"
-                "TRACEPARENT=" TRACE "\\n\"}");
+    assert_text(
+        f->t.result,
+        "{\"output\":\""
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\\n"
+        "LANG=C.UTF-8\\nPGKIN_TASK_ID=4711\\nPGKIN_ATTEMPT=3\\n"
+        "PGKIN_LEASE_ID=0\\nPGKIN_COMMAND=c.d-e_f\\nPGKIN_IDEMPOTENCY_KEY=0198-4711\\n"
+        "TRACEPARENT=" TRACE "\\n\"}");
     f->t.attempt.task.headers = "{\"traceparent\": \"x\\nLD_PRELOAD=y\"}";
     trial_run(&f->t, f->base, f->kind);
     assert_null(strstr(f->t.result, "TRACEPARENT"));
