@@ -351,7 +351,7 @@ enqueue()
     sql "$URL" "select count(*) from worker.enqueue_many('noop', array_fill('{}'::jsonb, '{300}'))"
     work --queue default:2
     for ((i = 0; i < 10; i++)); do
-        sql "$URL" "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pgkin worker'" >/dev/null
+        sql "$URL" "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pgkin worker' and datname = current_database()" >/dev/null
         sleep 0.2
     done
     done_all() { [ "$(sql "$URL" "select count(*) from worker.tasks where state = 'completed'")" = 600 ]; }

@@ -241,7 +241,7 @@ EOF
     all() { [ "$(sql "$URL" "select count(*) from queues.task_completed where state = 'completed'")" = 500 ]; }
     most=0
     for ((i = 0; i < 200; i++)); do
-        n=$(sql "$URL" "select count(*) from pg_stat_activity where application_name = 'pgkin worker'")
+        n=$(sql "$URL" "select count(*) from pg_stat_activity where application_name = 'pgkin worker' and datname = current_database()")
         ((n <= most)) || most=$n
         all && break
     done
