@@ -79,15 +79,24 @@ $$;
 -- Locks slots for up to p_want tasks of a command that has a limit.
 create or replace function queues.open_pair(
   p_queue_id integer, p_pair integer, p_want integer, p_serial boolean, p_now timestamptz,
-  out quota integer, out slots queues.free_slots[])
+  p_spare queues.free_slots[], out quota integer, out slots queues.free_slots[])
 language plpgsql
 as $$
 declare
   c_soon constant interval := '10 milliseconds';
+  v_command text;
+  v_queue_id integer;
 begin
-  slots := queues.lock_slots((select c.command from worker.command_registry c
-                               where c.command_id = p_pair),
-                             case when p_serial then 1 else p_want end, p_pair);
+  select c.command, c.queue_id into v_command, v_queue_id
+    from worker.command_registry c where c.command_id = p_pair;
+  if v_queue_id <> p_queue_id then
+    -- Who changes the limit might not know yet that there are tasks in this queue.
+    delete from queues.slot_held h
+     where h.task_key = v_command
+       and h.lease_id = any(array(select s.lease_id from unnest(p_spare) s));
+    p_spare := null;
+  end if;
+  slots := queues.get_slots(v_command, case when p_serial then 1 else p_want end, p_pair, p_spare);
   if slots is null then
     perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
   end if;
@@ -107,7 +116,7 @@ $$;
 --   rated           commands whose starts are to be spent
 create or replace function queues.open_lanes(
   p_queue_id integer, p_lanes integer[], p_want integer, p_serial boolean, p_now timestamptz,
-  out lanes integer[], out pairs integer[], out quotas integer[], out slots queues.free_slots[],
+  p_spare queues.free_slots[], out lanes integer[], out pairs integer[], out quotas integer[], out slots queues.free_slots[],
   out keyed integer[], out strays text[], out rated text[])
 language plpgsql
 as $$
@@ -180,7 +189,8 @@ begin
                or pg_sequence_last_value('queues.order_used') is not null;
     if v_command.concurrency_limit is not null then
       if v_keyed or v_command.rate_limit is not null then
-        v_opened := queues.open_pair(p_queue_id, v_command.command_id, v_quota, p_serial, p_now);
+        v_opened := queues.open_pair(p_queue_id, v_command.command_id, v_quota, p_serial, p_now,
+                                     p_spare);
         continue when v_opened.quota = 0;
         slots := slots || v_opened.slots;
         v_quota := v_opened.quota;
@@ -200,13 +210,15 @@ end
 $$;
 
 -- Takes what may start of the given lanes, and leases it. The same as queues.take
--- and queues.open_lease together.
+-- and queues.open_lease together. p_spare: see queues.get_slots; reused: all of it
+-- has gone over to the new lease.
 create or replace function queues.admit(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
-  p_top boolean default false, p_each boolean default false, p_again boolean default true,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
+  p_spare queues.free_slots[], p_top boolean default false, p_each boolean default false,
+  p_again boolean default true,
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
 language plpgsql
 as $$
 declare
@@ -232,8 +244,8 @@ begin
   perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
                                 greatest(p_want, 200));
   if p_queue.concurrency_limit is not null then
-    v_slots := queues.lock_slots('queue:' || p_queue.queue,
-                                 case when p_serial then 1 else p_want end, -1);
+    v_slots := queues.get_slots('queue:' || p_queue.queue,
+                                case when p_serial then 1 else p_want end, -1, p_spare);
     if v_slots is null then
       perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
       return;
@@ -243,7 +255,7 @@ begin
       v_want := least(p_want, queues.count_free(v_slots));
     end if;
   end if;
-  v_open := queues.open_lanes(p_queue.queue_id, p_lanes, v_want, p_serial, p_now);
+  v_open := queues.open_lanes(p_queue.queue_id, p_lanes, v_want, p_serial, p_now, p_spare);
   v_slots := v_slots || v_open.slots;
   select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
          '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
@@ -252,7 +264,8 @@ begin
   -- What is parked on the way makes room for what is behind it.
   for v_round in 1..c_rounds loop
     v_taken := queues.take(p_queue.queue_id, v_open.lanes, v_want - cardinality(v_got.task_ids),
-                           p_max_priority, p_auto, v_open.pairs, v_open.quotas, p_serial);
+                           p_max_priority, p_auto, v_open.pairs, v_open.quotas, p_serial,
+                           p_spare);
     v_open.quotas := v_taken.quotas;
     v_slots := v_slots || v_taken.slots;
     v_n := cardinality(v_taken.task_ids);
@@ -336,7 +349,8 @@ begin
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
     if v_slots <> '{}' then
-      perform queues.hold_slots(v_slots, lease_ids, task_ids, v_got.lanes, p_serial, p_now);
+      reused := queues.hold_slots(v_slots, lease_ids, task_ids, v_got.lanes, p_serial, p_now)
+                and cardinality(p_spare) = 1;
     end if;
     if v_gates <> '{}' then
       perform queues.hold_gates(v_gates, v_gate_tasks, lease_ids, task_ids, p_serial, p_now);
@@ -354,10 +368,10 @@ begin
   -- look again, now and then soon.
   if v_got.task_ids = '{}' and v_back then
     if p_again then
-      select * into lease_ids, task_ids, attempts
+      select * into lease_ids, task_ids, attempts, reused
         from queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_top, p_each,
-                          p_again => false);
+                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare, p_top,
+                          p_each, p_again => false);
     else
       perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
     end if;
@@ -384,8 +398,8 @@ declare
   c_dice constant double precision := 0.01;
   v_gate record;
 begin
-  insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
-    select s.gate, 1, s.lease_id,
+  insert into queues.slot_held (task_key, lease_id, task_ids, since)
+    select s.gate, s.lease_id,
            case when p_serial then (array_agg(s.task_id order by s.i desc))[1:1]
                 else array_agg(s.task_id order by s.i) end, p_now
       from (select g.gate, t.lease_id, t.task_id, t.i
@@ -397,7 +411,7 @@ begin
   -- else is adding to them.
   insert into queues.gate_floor as f (task_key, floor)
     select g.gate, (select min(h.lease_id) from queues.slot_held h
-                     where h.task_key = g.gate and h.slot_group_number = 1
+                     where h.task_key = g.gate
                        and h.lease_id >= coalesce((select o.floor from queues.gate_floor o
                                                     where o.task_key = g.gate), 0))
       from (select u.gate from unnest(p_gates) u(gate)
@@ -422,7 +436,8 @@ create or replace function queues.hand_out_limited(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
+  p_spare queues.free_slots[],
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
 language plpgsql
 as $$
 declare
@@ -437,13 +452,13 @@ begin
   end if;
   if p_queue.top_concurrency is null then
     v_got := queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                          p_backend_start, p_expires_at, p_now, p_auto, p_serial);
+                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare);
   else
     -- Children belong to a tree that has its place already.
     v_lanes := array(select l from unnest(p_lanes) l where l % 2 = 1);
     if v_lanes <> '{}' then
       v_got := queues.admit(p_queue, p_want, v_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                            p_backend_start, p_expires_at, p_now, p_auto, p_serial);
+                            p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare);
     else
       select null::bigint[] as task_ids into v_got;
     end if;
@@ -454,7 +469,7 @@ begin
         v_got := queues.admit(p_queue, case when p_serial then p_want
                                             else least(p_want, v_places) end,
                               v_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                              p_backend_start, p_expires_at, p_now, p_auto, p_serial,
+                              p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare,
                               p_top => true, p_each => not p_serial);
       end if;
     end if;
@@ -463,6 +478,7 @@ begin
     lease_ids := v_got.lease_ids;
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
+    reused := v_got.reused;
   end if;
 end
 $$;
