@@ -33,10 +33,13 @@ begin
   end if;
   if p_queue.concurrency_limit is not null
      or exists (select from queues.gated g where g.queue_id = p_queue.queue_id) then
-    select * into lease_ids, task_ids, attempts, reused
-      from queues.hand_out_limited(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
-                                   p_backend_pid, v_backend_start, p_expires_at, p_now, p_auto,
-                                   p_serial, p_spare);
+    v_taken := queues.hand_out_limited(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
+                                       p_backend_pid, v_backend_start, p_expires_at, p_now,
+                                       p_auto, p_serial, p_spare);
+    lease_ids := v_taken.lease_ids;
+    task_ids := v_taken.task_ids;
+    attempts := v_taken.attempts;
+    reused := v_taken.reused;
     return;
   end if;
   if p_queue.top_concurrency is null then

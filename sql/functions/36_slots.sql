@@ -91,11 +91,11 @@ $$;
 
 -- The same, but takes first what this transaction gives back (p_spare): for all
 -- others those slots are in use until it commits, so no lock is needed to go on
--- using them. Not if they may be above the limit: then they are given back. The
--- caller has locked the limits of the queue, and a change of this one's would need
--- that lock.
+-- using them. Not if they may be above the limit, which leases up to p_settled (null:
+-- all) may be: then they are given back. The caller has locked the limits of the
+-- queue before it read that, and a change of this one would need that lock.
 create or replace function queues.get_slots(p_key text, p_want integer, p_pair integer,
-                                            p_spare queues.free_slots[])
+                                            p_spare queues.free_slots[], p_settled bigint)
 returns queues.free_slots[]
 language plpgsql
 as $$
@@ -108,7 +108,14 @@ begin
   if random() < c_dice then
     perform queues.raise_slot_floor(p_key);
   end if;
-  if cardinality(p_spare) > 0 then
+  if cardinality(p_spare) = 1 then
+    if p_spare[1].task_key = p_key then
+      v_spare := p_spare;
+      v_spare[1].pair := p_pair;
+      v_first := p_spare[1].lease_id;
+      v_n := queues.count_free(p_spare);
+    end if;
+  elsif p_spare is not null then
     select array_agg(row(s.task_key, s.slot_groups, p_pair, s.lease_id)::queues.free_slots),
            min(s.lease_id), sum(cardinality(s.slot_groups))
       into v_spare, v_first, v_n
@@ -117,8 +124,7 @@ begin
   if v_spare is null then
     return queues.lock_slots(p_key, p_want, p_pair);
   end if;
-  if not exists (select from queues.slot_group g
-                  where g.task_key = p_key and g.slot_group_number = 1 and g.settled < v_first) then
+  if (v_first > p_settled) is not true then
     delete from queues.slot_held h
      where h.task_key = p_key and h.lease_id = any(array(select s.lease_id from unnest(v_spare) s));
     return queues.lock_slots(p_key, p_want, p_pair);
@@ -176,6 +182,10 @@ declare
   v_slots queues.free_slots;
   v_n integer := 0;
 begin
+  if cardinality(p_slots) = 1 then
+    v_slots := p_slots[1];
+    return cardinality(v_slots.slot_groups);
+  end if;
   foreach v_slots in array p_slots loop
     v_n := v_n + cardinality(v_slots.slot_groups);
   end loop;

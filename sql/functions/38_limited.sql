@@ -85,18 +85,17 @@ as $$
 declare
   c_soon constant interval := '10 milliseconds';
   v_command text;
-  v_queue_id integer;
+  v_settled bigint;
 begin
-  select c.command, c.queue_id into v_command, v_queue_id
-    from worker.command_registry c where c.command_id = p_pair;
-  if v_queue_id <> p_queue_id then
-    -- Who changes the limit might not know yet that there are tasks in this queue.
-    delete from queues.slot_held h
-     where h.task_key = v_command
-       and h.lease_id = any(array(select s.lease_id from unnest(p_spare) s));
-    p_spare := null;
-  end if;
-  slots := queues.get_slots(v_command, case when p_serial then 1 else p_want end, p_pair, p_spare);
+  -- In another queue than its own nothing is settled: who changes the limit might not
+  -- know yet that there are tasks.
+  select c.command, case when c.queue_id = p_queue_id then g.settled end
+    into v_command, v_settled
+    from worker.command_registry c
+    left join queues.slot_group g on g.task_key = c.command and g.slot_group_number = 1
+   where c.command_id = p_pair;
+  slots := queues.get_slots(v_command, case when p_serial then 1 else p_want end, p_pair,
+                            p_spare, v_settled);
   if slots is null then
     perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
   end if;
@@ -122,7 +121,9 @@ language plpgsql
 as $$
 declare
   c_soon constant interval := '10 milliseconds';
-  v_generations integer[] := queues.live_generations(p_queue_id);
+  v_generations integer[];
+  v_ids integer[];
+  v_lane integer;
   v_gated record;
   v_command worker.command_registry;
   v_quota integer;
@@ -137,6 +138,45 @@ begin
   slots := '{}';
   keyed := '{}';
   rated := '{}';
+  -- One command with a limit of how many run at once and nothing else: usual, and
+  -- cheaper this way. Whether there is something in its lanes is seen by the claim.
+  v_ids := array(select case when g.strays_since is null then g.command_id end
+                   from queues.gated g where g.queue_id = p_queue_id limit 2);
+  if cardinality(v_ids) = 1 and pg_sequence_last_value('queues.order_used') is null then
+    select c.command_id, c.command,
+           case when c.kind in ('procedure', 'db_function') then 0
+                when c.kind <> 'native' then 2 end as shared,
+           case when c.queue_id = p_queue_id then g.settled end as settled
+      into v_gated
+      from worker.command_registry c
+      left join queues.slot_group g on g.task_key = c.command and g.slot_group_number = 1
+     where c.command_id = v_ids[1] and c.concurrency_limit is not null
+       and not c.paused and c.window_start is null and c.rate_limit is null
+       and c.group_concurrency_limit is null and c.group_rate_limit is null;
+    if found then
+      for i in 0..1 loop
+        v_lane := 2 * v_gated.command_id + i;
+        if v_lane = any(lanes) then
+          continue;
+        elsif v_gated.shared + i = any(lanes) then
+          lanes := lanes || v_lane;
+        end if;
+      end loop;
+      pairs := v_ids;
+      quotas := array[null::integer];
+      -- Where what the caller has is enough, nothing will be locked.
+      if p_spare is not null then
+        if cardinality(p_spare) = 1 and p_spare[1].task_key = v_gated.command
+           and p_spare[1].lease_id > v_gated.settled and queues.count_free(p_spare) >= p_want then
+          slots := queues.get_slots(v_gated.command, p_want, v_gated.command_id, p_spare,
+                                    v_gated.settled);
+          quotas := array[p_want];
+        end if;
+      end if;
+      return;
+    end if;
+  end if;
+  v_generations := queues.live_generations(p_queue_id);
   -- Who serves the shared lane of its kind serves a command's own as well.
   for v_gated in
     select c as command,
@@ -225,6 +265,7 @@ declare
   c_soon constant interval := '10 milliseconds';
   c_rounds constant integer := 5;
   v_want integer := p_want;
+  v_have integer := 0;
   v_slots queues.free_slots[] := '{}';
   v_open record;
   v_taken record;
@@ -236,16 +277,22 @@ declare
   v_gate_tasks bigint[] := '{}';
   v_parked text[];
   v_back boolean := false;
-  v_checks_from bigint := coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0);
+  v_check bigint := pg_sequence_last_value('queues.gate_check_check_id_seq');
+  v_checks_from bigint;
 begin
-  if pg_sequence_last_value('queues.gate_check_check_id_seq') >= v_checks_from then
-    perform queues.check_gates(v_checks_from);
+  if v_check is not null then  -- there was one, ever
+    v_checks_from := coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0);
+    if v_check >= v_checks_from then
+      perform queues.check_gates(v_checks_from);
+    end if;
   end if;
   perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
                                 greatest(p_want, 200));
   if p_queue.concurrency_limit is not null then
-    v_slots := queues.get_slots('queue:' || p_queue.queue,
-                                case when p_serial then 1 else p_want end, -1, p_spare);
+    v_slots := queues.get_slots(
+      'queue:' || p_queue.queue, case when p_serial then 1 else p_want end, -1, p_spare,
+      (select g.settled from queues.slot_group g
+        where g.task_key = 'queue:' || p_queue.queue and g.slot_group_number = 1));
     if v_slots is null then
       perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
       return;
@@ -257,23 +304,25 @@ begin
   end if;
   v_open := queues.open_lanes(p_queue.queue_id, p_lanes, v_want, p_serial, p_now, p_spare);
   v_slots := v_slots || v_open.slots;
-  select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
-         '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
-         null::bigint[] as parent_ids into v_got;
 
   -- What is parked on the way makes room for what is behind it.
   for v_round in 1..c_rounds loop
-    v_taken := queues.take(p_queue.queue_id, v_open.lanes, v_want - cardinality(v_got.task_ids),
+    v_taken := queues.take(p_queue.queue_id, v_open.lanes, v_want - v_have,
                            p_max_priority, p_auto, v_open.pairs, v_open.quotas, p_serial,
                            p_spare);
     v_open.quotas := v_taken.quotas;
     v_slots := v_slots || v_taken.slots;
     v_n := cardinality(v_taken.task_ids);
-    exit when v_n = 0;
-    if v_round = 1 and v_open.keyed = '{}' and v_open.strays is null then
-      v_got := v_taken;  -- nothing to decide
-      exit;
+    if v_round = 1 then
+      if v_n = 0 or v_open.keyed = '{}' and v_open.strays is null then
+        v_got := v_taken;  -- nothing to decide
+        exit;
+      end if;
+      select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
+             '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
+             null::bigint[] as parent_ids into v_got;
     end if;
+    exit when v_n = 0;
     select array_agg(coalesce(c.verdict, 'go') order by u.i) as verdicts,
            array_agg(c.gate order by u.i) as gates,
            array_agg(coalesce(c.lane, u.lane) order by u.i) as lanes,
@@ -327,8 +376,9 @@ begin
      where u.verdict = 'go';
     v_gates := v_got.gates;
     v_gate_tasks := v_got.gate_tasks;
+    v_have := cardinality(v_got.task_ids);
     v_back := v_back or 'back' = any(v_case.verdicts);
-    exit when v_away.ids is null or cardinality(v_got.task_ids) >= v_want
+    exit when v_away.ids is null or v_have >= v_want
            or 'back' = any(v_case.verdicts) and v_open.strays is null;
     v_open.quotas := array(
       select q.quota - (select count(*) from unnest(v_case.verdicts, v_taken.lanes) t(verdict, lane)
