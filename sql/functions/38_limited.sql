@@ -86,16 +86,17 @@ declare
   c_soon constant interval := '10 milliseconds';
   v_command text;
   v_settled bigint;
+  v_want integer;
 begin
   -- In another queue than its own nothing is settled: who changes the limit might not
   -- know yet that there are tasks.
-  select c.command, case when c.queue_id = p_queue_id then g.settled end
-    into v_command, v_settled
+  select c.command, case when c.queue_id = p_queue_id then g.settled end,
+         case when p_serial then 1 else least(p_want, c.concurrency_limit) end
+    into v_command, v_settled, v_want
     from worker.command_registry c
     left join queues.slot_group g on g.task_key = c.command and g.slot_group_number = 1
    where c.command_id = p_pair;
-  slots := queues.get_slots(v_command, case when p_serial then 1 else p_want end, p_pair,
-                            p_spare, v_settled);
+  slots := queues.get_slots(v_command, v_want, p_pair, p_spare, v_settled);
   if slots is null then
     perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
   end if;
@@ -121,9 +122,7 @@ language plpgsql
 as $$
 declare
   c_soon constant interval := '10 milliseconds';
-  v_generations integer[];
-  v_ids integer[];
-  v_lane integer;
+  v_generations integer[] := queues.live_generations(p_queue_id);
   v_gated record;
   v_command worker.command_registry;
   v_quota integer;
@@ -138,45 +137,6 @@ begin
   slots := '{}';
   keyed := '{}';
   rated := '{}';
-  -- One command with a limit of how many run at once and nothing else: usual, and
-  -- cheaper this way. Whether there is something in its lanes is seen by the claim.
-  v_ids := array(select case when g.strays_since is null then g.command_id end
-                   from queues.gated g where g.queue_id = p_queue_id limit 2);
-  if cardinality(v_ids) = 1 and pg_sequence_last_value('queues.order_used') is null then
-    select c.command_id, c.command,
-           case when c.kind in ('procedure', 'db_function') then 0
-                when c.kind <> 'native' then 2 end as shared,
-           case when c.queue_id = p_queue_id then g.settled end as settled
-      into v_gated
-      from worker.command_registry c
-      left join queues.slot_group g on g.task_key = c.command and g.slot_group_number = 1
-     where c.command_id = v_ids[1] and c.concurrency_limit is not null
-       and not c.paused and c.window_start is null and c.rate_limit is null
-       and c.group_concurrency_limit is null and c.group_rate_limit is null;
-    if found then
-      for i in 0..1 loop
-        v_lane := 2 * v_gated.command_id + i;
-        if v_lane = any(lanes) then
-          continue;
-        elsif v_gated.shared + i = any(lanes) then
-          lanes := lanes || v_lane;
-        end if;
-      end loop;
-      pairs := v_ids;
-      quotas := array[null::integer];
-      -- Where what the caller has is enough, nothing will be locked.
-      if p_spare is not null then
-        if cardinality(p_spare) = 1 and p_spare[1].task_key = v_gated.command
-           and p_spare[1].lease_id > v_gated.settled and queues.count_free(p_spare) >= p_want then
-          slots := queues.get_slots(v_gated.command, p_want, v_gated.command_id, p_spare,
-                                    v_gated.settled);
-          quotas := array[p_want];
-        end if;
-      end if;
-      return;
-    end if;
-  end if;
-  v_generations := queues.live_generations(p_queue_id);
   -- Who serves the shared lane of its kind serves a command's own as well.
   for v_gated in
     select c as command,
@@ -290,7 +250,8 @@ begin
                                 greatest(p_want, 200));
   if p_queue.concurrency_limit is not null then
     v_slots := queues.get_slots(
-      'queue:' || p_queue.queue, case when p_serial then 1 else p_want end, -1, p_spare,
+      'queue:' || p_queue.queue,
+      case when p_serial then 1 else least(p_want, p_queue.concurrency_limit) end, -1, p_spare,
       (select g.settled from queues.slot_group g
         where g.task_key = 'queue:' || p_queue.queue and g.slot_group_number = 1));
     if v_slots is null then
@@ -481,6 +442,42 @@ begin
 end
 $$;
 
+-- The only command of a queue that has a limit, if that is of how many run at once
+-- and there is no other limit, no key and nothing in shared lanes to look out for:
+-- usual, and then the claim needs to know little.
+create or replace function queues.only_limited(
+  p_queue worker.queue_registry,
+  out command_id integer, out command text, out concurrency_limit integer, out lane integer,
+  out settled bigint)
+language plpgsql
+as $$
+declare
+  v_check bigint := pg_sequence_last_value('queues.gate_check_check_id_seq');
+begin
+  if p_queue.top_concurrency is not null or p_queue.concurrency_limit is not null
+     or pg_sequence_last_value('queues.order_used') is not null then
+    return;
+  end if;
+  if v_check is not null then
+    if v_check >= coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0) then
+      return;
+    end if;
+  end if;
+  select c.command_id, c.command, c.concurrency_limit,
+         case when c.kind in ('procedure', 'db_function') then 0
+              when c.kind <> 'native' then 2 end,
+         case when c.queue_id = p_queue.queue_id then s.settled end
+    into command_id, command, concurrency_limit, lane, settled
+    from queues.gated g
+    join worker.command_registry c on c.command_id = g.command_id
+    left join queues.slot_group s on s.task_key = c.command and s.slot_group_number = 1
+   where g.queue_id = p_queue.queue_id and g.strays_since is null
+     and c.concurrency_limit is not null and not c.paused and c.window_start is null
+     and c.rate_limit is null and c.group_concurrency_limit is null and c.group_rate_limit is null
+     and (select count(*) from queues.gated o where o.queue_id = p_queue.queue_id) = 1;
+end
+$$;
+
 -- queues.hand_out for a queue with limits.
 create or replace function queues.hand_out_limited(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
@@ -494,11 +491,52 @@ declare
   v_got record;
   v_places integer;
   v_lanes integer[];
+  v_only record;
+  v_slots queues.free_slots[];
+  v_quota integer;  -- null: found out when such a task comes up
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'queue limits need isolation level read committed, not %',
       current_setting('transaction_isolation')
       using errcode = 'invalid_transaction_state';
+  end if;
+  v_only := queues.only_limited(p_queue);
+  if v_only.command_id is not null then
+    v_lanes := p_lanes;
+    for i in 0..1 loop
+      if v_only.lane + i = any(p_lanes) and not 2 * v_only.command_id + i = any(p_lanes) then
+        v_lanes := v_lanes || 2 * v_only.command_id + i;
+      end if;
+    end loop;
+    -- Where what the caller has is enough, nothing will be locked.
+    if p_spare is not null then
+      v_quota := least(p_want, v_only.concurrency_limit);
+      if cardinality(p_spare) = 1 and p_spare[1].task_key = v_only.command
+         and p_spare[1].lease_id > v_only.settled and queues.count_free(p_spare) >= v_quota then
+        v_slots := queues.get_slots(v_only.command, v_quota, v_only.command_id, p_spare,
+                                    v_only.settled);
+      else
+        v_quota := null;
+      end if;
+    end if;
+    perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
+                                  greatest(p_want, 200));
+    v_got := queues.take(p_queue.queue_id, v_lanes, p_want, p_max_priority, p_auto,
+                         array[v_only.command_id], array[v_quota], p_serial, p_spare);
+    if v_got.task_ids = '{}' then
+      return;
+    end if;
+    v_slots := v_slots || v_got.slots;
+    lease_ids := queues.open_lease(p_queue.queue_id, v_got, p_worker_id, p_backend_pid,
+                                   p_backend_start, p_now, p_expires_at,
+                                   p_limited => cardinality(v_slots) > 0 is true);
+    if v_slots <> '{}' then
+      reused := queues.hold_slots(v_slots, lease_ids, v_got.task_ids, v_got.lanes, p_serial, p_now)
+                and cardinality(p_spare) = 1;
+    end if;
+    task_ids := v_got.task_ids;
+    attempts := v_got.attempts;
+    return;
   end if;
   if p_queue.top_concurrency is null then
     v_got := queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
