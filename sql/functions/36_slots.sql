@@ -222,6 +222,10 @@ begin
          set lease_id = p_lease_ids[1], task_ids = v_ids,
              slot_groups = v_slots.slot_groups[1:cardinality(v_ids)], since = p_now
        where h.lease_id = v_slots.lease_id and h.task_key = v_slots.task_key;
+      if not found then
+        raise exception 'the slots of lease % have gone', v_slots.lease_id
+          using errcode = 'internal_error';
+      end if;
       return cardinality(v_ids) = cardinality(v_slots.slot_groups);
     end if;
     insert into queues.slot_held (task_key, lease_id, task_ids, slot_groups, since)
