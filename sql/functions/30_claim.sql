@@ -113,11 +113,11 @@ $$;
 -- these pairs of lanes (a lane over two) no more than so many; lanes is then the
 -- lane of each task. A quota that is null is as many as there are slots, which are
 -- locked when such a task comes up: most claims never get there. quotas and slots
--- are what became of that.
+-- are what became of that. p_spare: slots that the caller has already.
 create or replace function queues.take(
   p_queue_id integer, p_lanes integer[], p_want integer, p_max_priority bigint,
   p_auto boolean, p_pairs integer[] default null, p_quotas integer[] default null,
-  p_serial boolean default false,
+  p_serial boolean default false, p_spare queues.free_slots[] default null,
   out task_ids bigint[], out attempts smallint[], out failures smallint[],
   out crashes smallint[], out solo boolean[], out parent_ids bigint[], out lanes integer[],
   out quotas integer[], out slots queues.free_slots[])
@@ -198,7 +198,8 @@ begin
     if p_pairs is not null then
       v_pair := array_position(p_pairs, v_run.lane / 2);
       if v_pair is not null and v_quotas[v_pair] is null then
-        v_opened := queues.open_pair(p_queue_id, p_pairs[v_pair], p_want, p_serial, v_now);
+        v_opened := queues.open_pair(p_queue_id, p_pairs[v_pair], p_want, p_serial, v_now,
+                                     p_spare);
         slots := slots || v_opened.slots;
         quotas[v_pair] := v_opened.quota;
         v_quotas[v_pair] := v_opened.quota;

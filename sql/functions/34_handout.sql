@@ -4,12 +4,13 @@
 -- top_concurrency and limits; with no limit in the queue, which costs one look,
 -- the claim is the plain one. Returns one record of parallel arrays; no task: null.
 -- p_serial: the caller runs what it gets one after the other, so that a batch
--- holds one place of top_concurrency. Internal.
+-- holds one place of top_concurrency. p_spare: slots of leases that this transaction
+-- has ended, to be used again; reused: all of them are. Internal.
 create or replace function queues.hand_out(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_expires_at timestamptz, p_now timestamptz,
-  p_auto boolean, p_serial boolean,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
+  p_auto boolean, p_serial boolean, p_spare queues.free_slots[] default null,
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
 language plpgsql
 as $$
 declare
@@ -32,10 +33,13 @@ begin
   end if;
   if p_queue.concurrency_limit is not null
      or exists (select from queues.gated g where g.queue_id = p_queue.queue_id) then
-    select * into lease_ids, task_ids, attempts
-      from queues.hand_out_limited(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
-                                   p_backend_pid, v_backend_start, p_expires_at, p_now, p_auto,
-                                   p_serial);
+    v_taken := queues.hand_out_limited(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
+                                       p_backend_pid, v_backend_start, p_expires_at, p_now,
+                                       p_auto, p_serial, p_spare);
+    lease_ids := v_taken.lease_ids;
+    task_ids := v_taken.task_ids;
+    attempts := v_taken.attempts;
+    reused := v_taken.reused;
     return;
   end if;
   if p_queue.top_concurrency is null then

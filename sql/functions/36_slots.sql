@@ -8,6 +8,10 @@
 -- lock: it deletes rows of queues.slot_held, which belong to a lease. There is
 -- no counter that could be wrong.
 --
+-- A worker that ends a lease and claims in the same transaction goes on with the
+-- slots it has: nobody else can count them as free before it commits. That is what
+-- a busy one does nearly always, and it touches no slot group.
+--
 -- Locks of this kind are never waited for, so they cannot deadlock.
 
 -- The lock that every hand-out of a queue shares, and that a change of limits
@@ -35,26 +39,27 @@ returns queues.free_slots[]
 language plpgsql
 as $$
 declare
+  v_floor bigint := coalesce((select f.floor from queues.gate_floor f where f.task_key = p_key), 0);
   v_room integer[];
   v_need integer;
   v_above integer;
   v_locked integer[];
-  v_slots queues.free_slots[];
+  v_groups integer[];
 begin
   select array_agg(s.slot_group_number) filter (where s.free > 0),
          count(*) filter (where s.free > 0 and s.before < p_want),
-         -sum(s.free) filter (where s.free < 0)
+         coalesce(-sum(s.free) filter (where s.free < 0), 0)
     into v_room, v_need, v_above
     from (select c.slot_group_number, c.free,
                  sum(greatest(c.free, 0)) over (order by c.slot_group_number)
                    - greatest(c.free, 0) as before
-            from (select g.slot_group_number,
-                         g.capacity - (select coalesce(sum(cardinality(h.task_ids)), 0)
-                                         from queues.slot_held h
-                                        where h.task_key = p_key
-                                          and h.slot_group_number = g.slot_group_number
-                                          and h.lease_id >= g.floor) as free
-                    from queues.slot_group g where g.task_key = p_key offset 0) c) s;
+            from (select g.slot_group_number, g.capacity - coalesce(u.used, 0) as free
+                    from queues.slot_group g
+                    left join (select n.n, count(*) as used
+                                 from queues.slot_held h cross join lateral unnest(h.slot_groups) n(n)
+                                where h.task_key = p_key and h.lease_id >= v_floor
+                                group by n.n) u on u.n = g.slot_group_number
+                   where g.task_key = p_key) c) s;
   if v_room is null then
     return '{}';
   end if;
@@ -65,48 +70,107 @@ begin
   if v_locked = '{}' then
     return null;
   end if;
-  if random() < 0.005 then
-    perform queues.raise_slot_floor(p_key, v_locked);
-  end if;
-  v_slots := array(
-    select row(p_key, c.slot_group_number, c.free, p_pair)::queues.free_slots
-      from (select g.slot_group_number,
-                   (g.capacity - (select coalesce(sum(cardinality(h.task_ids)), 0)
-                                    from queues.slot_held h
-                                   where h.task_key = p_key
-                                     and h.slot_group_number = g.slot_group_number
-                                     and h.lease_id >= g.floor))::integer as free
+  v_groups := array(
+    select c.slot_group_number
+      from (select g.slot_group_number, g.capacity - coalesce(u.used, 0) as free
               from queues.slot_group g
-             where g.task_key = p_key and g.slot_group_number = any(v_locked) offset 0) c
-     where c.free > 0
+              left join (select n.n, count(*) as used
+                           from queues.slot_held h cross join lateral unnest(h.slot_groups) n(n)
+                          where h.task_key = p_key and h.lease_id >= v_floor
+                          group by n.n) u on u.n = g.slot_group_number
+             where g.task_key = p_key and g.slot_group_number = any(v_locked)) c
+     cross join lateral generate_series(1, least(c.free, p_want + v_above))
      order by c.slot_group_number);
-  if v_above > 0 then
-    v_above := queues.count_free(v_slots) - v_above;  -- so many may start
-    v_slots := array(
-      select row(p_key, s.slot_group_number, least(s.free, v_above - s.before), p_pair)::queues.free_slots
-        from (select u.slot_group_number, u.free,
-                     sum(u.free) over (order by u.slot_group_number) - u.free as before
-                from unnest(v_slots) u) s
-       where s.before < v_above
-       order by s.slot_group_number);
+  v_groups := v_groups[1:least(p_want, cardinality(v_groups) - v_above)];
+  if v_groups = '{}' then
+    return '{}';
   end if;
-  return v_slots;
+  return array[row(p_key, v_groups, p_pair, null)::queues.free_slots];
 end
 $$;
 
--- The caller holds these groups, so nobody can be adding a lease to them, and
--- those to come have greater numbers.
-create or replace function queues.raise_slot_floor(p_key text, p_groups integer[]) returns void
+-- The same, but takes first what this transaction gives back (p_spare): for all
+-- others those slots are in use until it commits, so no lock is needed to go on
+-- using them. Not if they may be above the limit, which leases up to p_settled (null:
+-- all) may be: then they are given back. The caller has locked the limits of the
+-- queue before it read that, and a change of this one would need that lock.
+create or replace function queues.get_slots(p_key text, p_want integer, p_pair integer,
+                                            p_spare queues.free_slots[], p_settled bigint)
+returns queues.free_slots[]
 language plpgsql
 as $$
 declare
-  v_last bigint := coalesce(pg_sequence_last_value('queues.lease_id_seq'), 0);
+  c_dice constant double precision := 0.005;
+  v_spare queues.free_slots[];
+  v_first bigint;
+  v_n integer;
 begin
-  update queues.slot_group g
-     set floor = coalesce((select min(h.lease_id) from queues.slot_held h
-                            where h.task_key = p_key and h.lease_id >= g.floor
-                              and h.slot_group_number = g.slot_group_number), v_last)
-   where g.task_key = p_key and g.slot_group_number = any(p_groups);
+  if random() < c_dice then
+    perform queues.raise_slot_floor(p_key);
+  end if;
+  if cardinality(p_spare) = 1 then
+    if p_spare[1].task_key = p_key then
+      v_spare := p_spare;
+      v_spare[1].pair := p_pair;
+      v_first := p_spare[1].lease_id;
+      v_n := queues.count_free(p_spare);
+    end if;
+  elsif p_spare is not null then
+    select array_agg(row(s.task_key, s.slot_groups, p_pair, s.lease_id)::queues.free_slots),
+           min(s.lease_id), sum(cardinality(s.slot_groups))
+      into v_spare, v_first, v_n
+      from unnest(p_spare) s where s.task_key = p_key;
+  end if;
+  if v_spare is null then
+    return queues.lock_slots(p_key, p_want, p_pair);
+  end if;
+  if (v_first > p_settled) is not true then
+    delete from queues.slot_held h
+     where h.task_key = p_key and h.lease_id = any(array(select s.lease_id from unnest(v_spare) s));
+    return queues.lock_slots(p_key, p_want, p_pair);
+  end if;
+  if v_n < p_want then
+    v_spare := v_spare || queues.lock_slots(p_key, p_want - v_n, p_pair);
+  end if;
+  return v_spare;
+end
+$$;
+
+-- While all groups are locked nobody can be adding a lease that is not seen here,
+-- those to come have greater numbers, and a lease that goes on with the slots of
+-- another has a greater number too. So what is found stays true, and the locks are
+-- given back at once, with the block: others need them.
+create or replace function queues.raise_slot_floor(p_key text) returns void
+language plpgsql
+as $$
+declare
+  v_all boolean;
+  v_last bigint;
+  v_floor bigint;
+begin
+  if not pg_try_advisory_xact_lock(queues.gate_key(p_key)) then
+    return;
+  end if;
+  begin
+    select count(*) = (select count(*) from queues.slot_group g where g.task_key = p_key)
+      into v_all
+      from (select from queues.slot_group g where g.task_key = p_key for update skip locked) s;
+    if v_all then
+      v_last := coalesce(pg_sequence_last_value('queues.lease_id_seq'), 0);
+      select coalesce(min(h.lease_id), v_last) into v_floor
+        from queues.slot_held h
+       where h.task_key = p_key
+         and h.lease_id >= coalesce((select f.floor from queues.gate_floor f
+                                      where f.task_key = p_key), 0);
+    end if;
+    raise exception using errcode = 'PK001';
+  exception when sqlstate 'PK001' then
+    null;
+  end;
+  if v_floor is not null then
+    insert into queues.gate_floor (task_key, floor) values (p_key, v_floor)
+      on conflict (task_key) do update set floor = excluded.floor;
+  end if;
 end
 $$;
 
@@ -114,80 +178,94 @@ $$;
 create or replace function queues.count_free(p_slots queues.free_slots[]) returns integer
 language plpgsql immutable
 as $$
+declare
+  v_slots queues.free_slots;
+  v_n integer := 0;
 begin
-  return (select coalesce(sum(s.free), 0) from unnest(p_slots) s);
+  if cardinality(p_slots) = 1 then
+    v_slots := p_slots[1];
+    return cardinality(v_slots.slot_groups);
+  end if;
+  foreach v_slots in array p_slots loop
+    v_n := v_n + cardinality(v_slots.slot_groups);
+  end loop;
+  return v_n;
 end
 $$;
 
--- Writes down who holds the slots that the caller has locked: the n-th task the
+-- Writes down who holds the slots that the caller may fill: the n-th task the
 -- n-th slot. Of a lease that runs one task after the other only one is held per
--- key, up to the last task that needs it. p_lanes is parallel to the tasks.
+-- key, up to the last task that needs it. p_lanes is parallel to the tasks. Returns
+-- whether all slots of one lease have gone over to another, in its row.
 create or replace function queues.hold_slots(
   p_slots queues.free_slots[], p_lease_ids bigint[], p_task_ids bigint[], p_lanes integer[],
   p_serial boolean, p_now timestamptz)
-returns void
+returns boolean
 language plpgsql
 as $$
 declare
+  v_slots queues.free_slots := p_slots[1];
+  v_ids bigint[] := p_task_ids;
   v_key record;
-  v_tasks record;
-  v_groups integer[];
-  v_last integer := cardinality(p_slots);
-  v_pair integer := p_slots[1].pair;
 begin
-  -- One lease, and one key that all its tasks need: nearly always.
-  if not p_serial and p_slots[1].task_key = p_slots[v_last].task_key
-     and p_lease_ids[1] = all(p_lease_ids)
-     and (v_pair = -1 or (p_lanes[1] / 2 = v_pair and p_lanes[1] = all(p_lanes))) then
-    insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
-      select s.task_key, s.slot_group_number, p_lease_ids[1],
-             p_task_ids[s.before + 1 : s.before + s.free], p_now
-        from (select u.task_key, u.slot_group_number, u.free,
-                     (sum(u.free) over (order by u.i) - u.free)::integer as before
-                from unnest(p_slots)
-                       with ordinality u(task_key, slot_group_number, free, pair, i)) s
-       where s.before < cardinality(p_task_ids);
-    return;
+  -- One lease, and slots from one place: nearly always.
+  if not p_serial and cardinality(p_slots) = 1 and p_lease_ids[1] = all(p_lease_ids) then
+    if v_slots.pair <> -1
+       and not (p_lanes[1] / 2 = v_slots.pair and p_lanes[1] = all(p_lanes)) then
+      v_ids := array(select u.id from unnest(p_task_ids, p_lanes) with ordinality u(id, lane, i)
+                      where u.lane / 2 = v_slots.pair order by u.i);
+    end if;
+    if v_ids = '{}' then
+      return false;
+    elsif v_slots.lease_id is not null then
+      update queues.slot_held h
+         set lease_id = p_lease_ids[1], task_ids = v_ids,
+             slot_groups = v_slots.slot_groups[1:cardinality(v_ids)], since = p_now
+       where h.lease_id = v_slots.lease_id and h.task_key = v_slots.task_key;
+      if not found then
+        raise exception 'the slots of lease % have gone', v_slots.lease_id
+          using errcode = 'internal_error';
+      end if;
+      return cardinality(v_ids) = cardinality(v_slots.slot_groups);
+    end if;
+    insert into queues.slot_held (task_key, lease_id, task_ids, slot_groups, since)
+      values (v_slots.task_key, p_lease_ids[1], v_ids,
+              v_slots.slot_groups[1:cardinality(v_ids)], p_now);
+    return false;
   end if;
   for v_key in
-    select distinct s.task_key, s.pair from unnest(p_slots) s order by s.task_key
+    select s.task_key, s.pair, array_agg(n.n order by s.i, n.i) as groups
+      from unnest(p_slots) with ordinality s(task_key, slot_groups, pair, lease_id, i)
+     cross join lateral unnest(s.slot_groups) with ordinality n(n, i)
+     group by s.task_key, s.pair order by s.task_key
   loop
-    if not p_serial and (v_key.pair = -1 or not exists (select from unnest(p_lanes) l
-                                                         where l / 2 <> v_key.pair)) then
-      select p_lease_ids as leases, p_task_ids as ids into v_tasks;
-    else
-      select array_agg(t.lease_id order by t.i) as leases, array_agg(t.task_id order by t.i) as ids
-        into v_tasks
-        from (select t.*, row_number() over (partition by t.lease_id order by t.i desc) as last
+    insert into queues.slot_held (task_key, lease_id, task_ids, slot_groups, since)
+      select v_key.task_key, t.lease_id, array_agg(t.task_id order by t.n),
+             array_agg(v_key.groups[case when p_serial then 1 else t.n end] order by t.n), p_now
+        from (select u.lease_id, u.task_id, row_number() over (order by u.i) as n,
+                     row_number() over (partition by u.lease_id order by u.i desc) as last
                 from unnest(p_lease_ids, p_task_ids, p_lanes)
-                       with ordinality t(lease_id, task_id, lane, i)
-               where v_key.pair in (-1, t.lane / 2)) t
-       where not p_serial or t.last = 1;
-    end if;
-    continue when v_tasks.ids is null;  -- none of that command was taken
-    v_groups := array(
-      select s.slot_group_number from unnest(p_slots) s
-       cross join generate_series(1, least(s.free, cardinality(v_tasks.ids)))
-       where s.task_key = v_key.task_key);
-    if p_serial then
-      v_groups := array_fill(v_groups[1], array[cardinality(v_tasks.ids)]);
-    end if;
-    insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
-      select v_key.task_key, t.slot_group_number, t.lease_id, array_agg(t.task_id), p_now
-        from unnest(v_tasks.leases, v_tasks.ids, v_groups[1:cardinality(v_tasks.ids)])
-               t(lease_id, task_id, slot_group_number)
-       group by t.slot_group_number, t.lease_id;
+                       with ordinality u(lease_id, task_id, lane, i)
+               where v_key.pair in (-1, u.lane / 2)) t
+       where not p_serial or t.last = 1
+       group by t.lease_id;
   end loop;
+  return false;
 end
 $$;
 
 -- Gives back the slots of a lease: of these tasks, or of all. The caller has
--- locked the lease, so it is done once. What waits for them is let go on.
-create or replace function queues.release_slots(p_lease_id bigint, p_queue_id integer,
-                                                p_ids bigint[] default null) returns void
+-- locked the lease, so it is done once. What waits for them is let go on. With
+-- p_keep, slots of slot groups are not given back but returned, for the next
+-- hand-out in this transaction; the caller then calls queues.release_spare.
+create or replace function queues.release_slots(
+  p_lease_id bigint, p_queue_id integer, p_ids bigint[] default null,
+  p_keep boolean default false)
+returns queues.free_slots[]
 language plpgsql
 as $$
 declare
+  v_spare queues.free_slots[];
   v_gates record;
   v_keys text[];
   v_counts integer[];
@@ -195,9 +273,20 @@ declare
   v_more text[];
   v_gated boolean;
 begin
+  if p_keep then
+    select array_agg(row(h.task_key, h.slot_groups, null, h.lease_id)::queues.free_slots)
+             filter (where h.slot_groups is not null),
+           bool_or(h.slot_groups is null)
+      into v_spare, v_gated
+      from queues.slot_held h where h.lease_id = p_lease_id;
+    if v_gated is not true then
+      return v_spare;
+    end if;
+  end if;
   with gone as (
     delete from queues.slot_held h
      where h.lease_id = p_lease_id and (p_ids is null or h.task_ids <@ p_ids)
+       and not (p_keep and h.slot_groups is not null)
     returning h.task_key, h.task_ids)
   select array_agg(g.task_key), array_agg(cardinality(g.task_ids)),
          array_agg(g.task_ids[cardinality(g.task_ids)]), bool_or(g.task_key ~ '[/>]')
@@ -205,14 +294,18 @@ begin
   if p_ids is not null then
     with less as (
       update queues.slot_held h
-         set task_ids = array(select u from unnest(h.task_ids) u where not u = any(p_ids))
+         set task_ids = array(select u.id from unnest(h.task_ids) with ordinality u(id, i)
+                               where not u.id = any(p_ids) order by u.i),
+             slot_groups = case when h.slot_groups is not null then
+               array(select u.n from unnest(h.task_ids, h.slot_groups) with ordinality u(id, n, i)
+                      where not u.id = any(p_ids) order by u.i) end
        where h.lease_id = p_lease_id and h.task_ids && p_ids
       returning h.task_key)
     select array_agg(l.task_key) into v_more from less l;
   end if;
   v_keys := v_keys || v_more;
   if v_keys is null then
-    return;
+    return v_spare;
   end if;
   if v_gated or v_more is not null then
     select array_agg(s.key) as keys, array_agg(s.n) as counts, array_agg(s.last) as last
@@ -226,6 +319,16 @@ begin
       perform queues.unpark_all(v_gates.keys, v_gates.counts, v_gates.last);
     end if;
   end if;
+  perform queues.wake_for_slots(p_queue_id);
+  return v_spare;
+end
+$$;
+
+-- Who sleeps may be waiting for slots that were given back.
+create or replace function queues.wake_for_slots(p_queue_id integer) returns void
+language plpgsql
+as $$
+begin
   if pg_sequence_last_value(('queues.q' || p_queue_id || '_wake')::regclass) > 0 then
     if exists (select from queues.ready r
                 where r.queue_id = p_queue_id
@@ -236,18 +339,34 @@ begin
 end
 $$;
 
+-- Gives back what was kept of leases that have ended and that no other has got.
+create or replace function queues.release_spare(p_spare queues.free_slots[]) returns void
+language plpgsql
+as $$
+declare
+  v_leases bigint[] := array(select distinct s.lease_id from unnest(p_spare) s);
+begin
+  delete from queues.slot_held h where h.lease_id = any(v_leases);
+  perform queues.wake_for_slots(q.queue_id)
+     from (select distinct l.queue_id from queues.lease l where l.lease_id = any(v_leases)) q;
+end
+$$;
+
 -- Makes the groups of a key what its limit says; null: none. Nothing that runs is
 -- touched: a group that is not wanted any more gets capacity 0, and goes when
 -- nothing of it is held.
 create or replace function queues.set_slots(p_key text, p_limit integer) returns void
 language plpgsql
 as $$
+declare
+  v_last bigint := coalesce(pg_sequence_last_value('queues.lease_id_seq'), 0);
 begin
-  insert into queues.slot_group as g (task_key, slot_group_number, capacity)
-    select p_key, l.slot_group_number, l.capacity from queues.slot_layout(p_limit) l
-    on conflict (task_key, slot_group_number) do update set capacity = excluded.capacity
-      where g.capacity <> excluded.capacity;
-  update queues.slot_group g set capacity = 0
+  insert into queues.slot_group as g (task_key, slot_group_number, capacity, settled)
+    select p_key, l.slot_group_number, l.capacity, v_last from queues.slot_layout(p_limit) l
+    on conflict (task_key, slot_group_number)
+    do update set capacity = excluded.capacity, settled = excluded.settled
+      where g.capacity <> excluded.capacity or g.slot_group_number = 1;
+  update queues.slot_group g set capacity = 0, settled = v_last
    where g.task_key = p_key and g.capacity > 0
      and not exists (select from queues.slot_layout(p_limit) l
                       where l.slot_group_number = g.slot_group_number);
@@ -262,7 +381,7 @@ begin
   delete from queues.slot_group g
    where (p_key is null or g.task_key = p_key) and g.capacity = 0
      and not exists (select from queues.slot_held h where h.task_key = g.task_key
-                        and h.slot_group_number = g.slot_group_number);
+                        and g.slot_group_number = any(h.slot_groups));
 end
 $$;
 
@@ -288,11 +407,14 @@ begin
                            where t.task_type = rtrim(p_key, '/')) end
      order by o.lease_id for update of o skip locked
   loop
-    insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
-      select s.key, 1, v_lease.lease_id,
+    insert into queues.slot_held (task_key, lease_id, task_ids, slot_groups, since)
+      select s.key, v_lease.lease_id,
              case when v_lease.backend_pid is not null
                   then (array_agg(s.task_id order by s.i desc))[1:1]
-                  else array_agg(s.task_id) end, p_now
+                  else array_agg(s.task_id) end,
+             case when p_key not like '%/'
+                  then array_fill(1, array[case when v_lease.backend_pid is not null then 1
+                                                else count(*)::integer end]) end, p_now
         from (select t.task_id, u.i,
                      case when p_key like 'queue:%' then p_key
                           when p_key like '%/' then t.task_type || '/' || t.group_key
@@ -313,9 +435,11 @@ begin
       v_adopted := v_adopted + v_n;
     end if;
   end loop;
-  -- These leases are older than the floor may be.
+  -- These leases are older than the floor may be, and may be more than the limit.
   if v_adopted > 0 then
-    update queues.slot_group g set floor = 0 where g.task_key = p_key;
+    update queues.slot_group g
+       set settled = coalesce(pg_sequence_last_value('queues.lease_id_seq'), 0)
+     where g.task_key = p_key and g.slot_group_number = 1;
     delete from queues.gate_floor g where starts_with(g.task_key, p_key);
   end if;
   return v_adopted;

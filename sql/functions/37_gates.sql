@@ -67,7 +67,7 @@ declare
   v_floor bigint := coalesce((select f.floor from queues.gate_floor f where f.task_key = p_gate), 0);
 begin
   return (select coalesce(sum(cardinality(h.task_ids)), 0) from queues.slot_held h
-           where h.task_key = p_gate and h.slot_group_number = 1 and h.lease_id >= v_floor);
+           where h.task_key = p_gate and h.lease_id >= v_floor);
 end
 $$;
 
@@ -142,7 +142,7 @@ begin
        cross join lateral (
          -- queues.count_held in place: there may be many gates.
          select coalesce(sum(cardinality(h.task_ids)), 0) as used from queues.slot_held h
-          where h.task_key = g.group_gate and h.slot_group_number = 1
+          where h.task_key = g.group_gate
             and h.lease_id >= coalesce((select f.floor from queues.gate_floor f
                                          where f.task_key = g.group_gate), 0)) h
        cross join lateral (select count(*) as n from unnest(p_gone) p(gate)

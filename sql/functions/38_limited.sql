@@ -79,15 +79,24 @@ $$;
 -- Locks slots for up to p_want tasks of a command that has a limit.
 create or replace function queues.open_pair(
   p_queue_id integer, p_pair integer, p_want integer, p_serial boolean, p_now timestamptz,
-  out quota integer, out slots queues.free_slots[])
+  p_spare queues.free_slots[], out quota integer, out slots queues.free_slots[])
 language plpgsql
 as $$
 declare
   c_soon constant interval := '10 milliseconds';
+  v_command text;
+  v_settled bigint;
+  v_want integer;
 begin
-  slots := queues.lock_slots((select c.command from worker.command_registry c
-                               where c.command_id = p_pair),
-                             case when p_serial then 1 else p_want end, p_pair);
+  -- In another queue than its own nothing is settled: who changes the limit might not
+  -- know yet that there are tasks.
+  select c.command, case when c.queue_id = p_queue_id then g.settled end,
+         case when p_serial then 1 else least(p_want, c.concurrency_limit) end
+    into v_command, v_settled, v_want
+    from worker.command_registry c
+    left join queues.slot_group g on g.task_key = c.command and g.slot_group_number = 1
+   where c.command_id = p_pair;
+  slots := queues.get_slots(v_command, v_want, p_pair, p_spare, v_settled);
   if slots is null then
     perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
   end if;
@@ -107,7 +116,7 @@ $$;
 --   rated           commands whose starts are to be spent
 create or replace function queues.open_lanes(
   p_queue_id integer, p_lanes integer[], p_want integer, p_serial boolean, p_now timestamptz,
-  out lanes integer[], out pairs integer[], out quotas integer[], out slots queues.free_slots[],
+  p_spare queues.free_slots[], out lanes integer[], out pairs integer[], out quotas integer[], out slots queues.free_slots[],
   out keyed integer[], out strays text[], out rated text[])
 language plpgsql
 as $$
@@ -180,7 +189,8 @@ begin
                or pg_sequence_last_value('queues.order_used') is not null;
     if v_command.concurrency_limit is not null then
       if v_keyed or v_command.rate_limit is not null then
-        v_opened := queues.open_pair(p_queue_id, v_command.command_id, v_quota, p_serial, p_now);
+        v_opened := queues.open_pair(p_queue_id, v_command.command_id, v_quota, p_serial, p_now,
+                                     p_spare);
         continue when v_opened.quota = 0;
         slots := slots || v_opened.slots;
         v_quota := v_opened.quota;
@@ -200,19 +210,22 @@ end
 $$;
 
 -- Takes what may start of the given lanes, and leases it. The same as queues.take
--- and queues.open_lease together.
+-- and queues.open_lease together. p_spare: see queues.get_slots; reused: all of it
+-- has gone over to the new lease.
 create or replace function queues.admit(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
-  p_top boolean default false, p_each boolean default false, p_again boolean default true,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
+  p_spare queues.free_slots[], p_top boolean default false, p_each boolean default false,
+  p_again boolean default true,
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
 language plpgsql
 as $$
 declare
   c_soon constant interval := '10 milliseconds';
   c_rounds constant integer := 5;
   v_want integer := p_want;
+  v_have integer := 0;
   v_slots queues.free_slots[] := '{}';
   v_open record;
   v_taken record;
@@ -224,16 +237,23 @@ declare
   v_gate_tasks bigint[] := '{}';
   v_parked text[];
   v_back boolean := false;
-  v_checks_from bigint := coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0);
+  v_check bigint := pg_sequence_last_value('queues.gate_check_check_id_seq');
+  v_checks_from bigint;
 begin
-  if pg_sequence_last_value('queues.gate_check_check_id_seq') >= v_checks_from then
-    perform queues.check_gates(v_checks_from);
+  if v_check is not null then  -- there was one, ever
+    v_checks_from := coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0);
+    if v_check >= v_checks_from then
+      perform queues.check_gates(v_checks_from);
+    end if;
   end if;
   perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
                                 greatest(p_want, 200));
   if p_queue.concurrency_limit is not null then
-    v_slots := queues.lock_slots('queue:' || p_queue.queue,
-                                 case when p_serial then 1 else p_want end, -1);
+    v_slots := queues.get_slots(
+      'queue:' || p_queue.queue,
+      case when p_serial then 1 else least(p_want, p_queue.concurrency_limit) end, -1, p_spare,
+      (select g.settled from queues.slot_group g
+        where g.task_key = 'queue:' || p_queue.queue and g.slot_group_number = 1));
     if v_slots is null then
       perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
       return;
@@ -243,24 +263,27 @@ begin
       v_want := least(p_want, queues.count_free(v_slots));
     end if;
   end if;
-  v_open := queues.open_lanes(p_queue.queue_id, p_lanes, v_want, p_serial, p_now);
+  v_open := queues.open_lanes(p_queue.queue_id, p_lanes, v_want, p_serial, p_now, p_spare);
   v_slots := v_slots || v_open.slots;
-  select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
-         '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
-         null::bigint[] as parent_ids into v_got;
 
   -- What is parked on the way makes room for what is behind it.
   for v_round in 1..c_rounds loop
-    v_taken := queues.take(p_queue.queue_id, v_open.lanes, v_want - cardinality(v_got.task_ids),
-                           p_max_priority, p_auto, v_open.pairs, v_open.quotas, p_serial);
+    v_taken := queues.take(p_queue.queue_id, v_open.lanes, v_want - v_have,
+                           p_max_priority, p_auto, v_open.pairs, v_open.quotas, p_serial,
+                           p_spare);
     v_open.quotas := v_taken.quotas;
     v_slots := v_slots || v_taken.slots;
     v_n := cardinality(v_taken.task_ids);
-    exit when v_n = 0;
-    if v_round = 1 and v_open.keyed = '{}' and v_open.strays is null then
-      v_got := v_taken;  -- nothing to decide
-      exit;
+    if v_round = 1 then
+      if v_n = 0 or v_open.keyed = '{}' and v_open.strays is null then
+        v_got := v_taken;  -- nothing to decide
+        exit;
+      end if;
+      select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
+             '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
+             null::bigint[] as parent_ids into v_got;
     end if;
+    exit when v_n = 0;
     select array_agg(coalesce(c.verdict, 'go') order by u.i) as verdicts,
            array_agg(c.gate order by u.i) as gates,
            array_agg(coalesce(c.lane, u.lane) order by u.i) as lanes,
@@ -314,8 +337,9 @@ begin
      where u.verdict = 'go';
     v_gates := v_got.gates;
     v_gate_tasks := v_got.gate_tasks;
+    v_have := cardinality(v_got.task_ids);
     v_back := v_back or 'back' = any(v_case.verdicts);
-    exit when v_away.ids is null or cardinality(v_got.task_ids) >= v_want
+    exit when v_away.ids is null or v_have >= v_want
            or 'back' = any(v_case.verdicts) and v_open.strays is null;
     v_open.quotas := array(
       select q.quota - (select count(*) from unnest(v_case.verdicts, v_taken.lanes) t(verdict, lane)
@@ -336,7 +360,8 @@ begin
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
     if v_slots <> '{}' then
-      perform queues.hold_slots(v_slots, lease_ids, task_ids, v_got.lanes, p_serial, p_now);
+      reused := queues.hold_slots(v_slots, lease_ids, task_ids, v_got.lanes, p_serial, p_now)
+                and cardinality(p_spare) = 1;
     end if;
     if v_gates <> '{}' then
       perform queues.hold_gates(v_gates, v_gate_tasks, lease_ids, task_ids, p_serial, p_now);
@@ -354,10 +379,10 @@ begin
   -- look again, now and then soon.
   if v_got.task_ids = '{}' and v_back then
     if p_again then
-      select * into lease_ids, task_ids, attempts
+      select * into lease_ids, task_ids, attempts, reused
         from queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_top, p_each,
-                          p_again => false);
+                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare, p_top,
+                          p_each, p_again => false);
     else
       perform queues.set_alarm(p_queue.queue_id, p_now + c_soon, p_now);
     end if;
@@ -384,8 +409,8 @@ declare
   c_dice constant double precision := 0.01;
   v_gate record;
 begin
-  insert into queues.slot_held (task_key, slot_group_number, lease_id, task_ids, since)
-    select s.gate, 1, s.lease_id,
+  insert into queues.slot_held (task_key, lease_id, task_ids, since)
+    select s.gate, s.lease_id,
            case when p_serial then (array_agg(s.task_id order by s.i desc))[1:1]
                 else array_agg(s.task_id order by s.i) end, p_now
       from (select g.gate, t.lease_id, t.task_id, t.i
@@ -397,7 +422,7 @@ begin
   -- else is adding to them.
   insert into queues.gate_floor as f (task_key, floor)
     select g.gate, (select min(h.lease_id) from queues.slot_held h
-                     where h.task_key = g.gate and h.slot_group_number = 1
+                     where h.task_key = g.gate
                        and h.lease_id >= coalesce((select o.floor from queues.gate_floor o
                                                     where o.task_key = g.gate), 0))
       from (select u.gate from unnest(p_gates) u(gate)
@@ -417,33 +442,111 @@ begin
 end
 $$;
 
+-- The only command of a queue that has a limit, if that is of how many run at once
+-- and there is no other limit, no key and nothing in shared lanes to look out for:
+-- usual, and then the claim needs to know little.
+create or replace function queues.only_limited(
+  p_queue worker.queue_registry,
+  out command_id integer, out command text, out concurrency_limit integer, out lane integer,
+  out settled bigint)
+language plpgsql
+as $$
+declare
+  v_check bigint := pg_sequence_last_value('queues.gate_check_check_id_seq');
+begin
+  if p_queue.top_concurrency is not null or p_queue.concurrency_limit is not null
+     or pg_sequence_last_value('queues.order_used') is not null then
+    return;
+  end if;
+  if v_check is not null then
+    if v_check >= coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0) then
+      return;
+    end if;
+  end if;
+  select c.command_id, c.command, c.concurrency_limit,
+         case when c.kind in ('procedure', 'db_function') then 0
+              when c.kind <> 'native' then 2 end,
+         case when c.queue_id = p_queue.queue_id then s.settled end
+    into command_id, command, concurrency_limit, lane, settled
+    from queues.gated g
+    join worker.command_registry c on c.command_id = g.command_id
+    left join queues.slot_group s on s.task_key = c.command and s.slot_group_number = 1
+   where g.queue_id = p_queue.queue_id and g.strays_since is null
+     and c.concurrency_limit is not null and not c.paused and c.window_start is null
+     and c.rate_limit is null and c.group_concurrency_limit is null and c.group_rate_limit is null
+     and (select count(*) from queues.gated o where o.queue_id = p_queue.queue_id) = 1;
+end
+$$;
+
 -- queues.hand_out for a queue with limits.
 create or replace function queues.hand_out_limited(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[])
+  p_spare queues.free_slots[],
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
 language plpgsql
 as $$
 declare
   v_got record;
   v_places integer;
   v_lanes integer[];
+  v_only record;
+  v_slots queues.free_slots[];
+  v_quota integer;  -- null: found out when such a task comes up
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'queue limits need isolation level read committed, not %',
       current_setting('transaction_isolation')
       using errcode = 'invalid_transaction_state';
   end if;
+  v_only := queues.only_limited(p_queue);
+  if v_only.command_id is not null then
+    v_lanes := p_lanes;
+    for i in 0..1 loop
+      if v_only.lane + i = any(p_lanes) and not 2 * v_only.command_id + i = any(p_lanes) then
+        v_lanes := v_lanes || 2 * v_only.command_id + i;
+      end if;
+    end loop;
+    -- Where what the caller has is enough, nothing will be locked.
+    if p_spare is not null then
+      v_quota := least(p_want, v_only.concurrency_limit);
+      if cardinality(p_spare) = 1 and p_spare[1].task_key = v_only.command
+         and p_spare[1].lease_id > v_only.settled and queues.count_free(p_spare) >= v_quota then
+        v_slots := queues.get_slots(v_only.command, v_quota, v_only.command_id, p_spare,
+                                    v_only.settled);
+      else
+        v_quota := null;
+      end if;
+    end if;
+    perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
+                                  greatest(p_want, 200));
+    v_got := queues.take(p_queue.queue_id, v_lanes, p_want, p_max_priority, p_auto,
+                         array[v_only.command_id], array[v_quota], p_serial, p_spare);
+    if v_got.task_ids = '{}' then
+      return;
+    end if;
+    v_slots := v_slots || v_got.slots;
+    lease_ids := queues.open_lease(p_queue.queue_id, v_got, p_worker_id, p_backend_pid,
+                                   p_backend_start, p_now, p_expires_at,
+                                   p_limited => cardinality(v_slots) > 0 is true);
+    if v_slots <> '{}' then
+      reused := queues.hold_slots(v_slots, lease_ids, v_got.task_ids, v_got.lanes, p_serial, p_now)
+                and cardinality(p_spare) = 1;
+    end if;
+    task_ids := v_got.task_ids;
+    attempts := v_got.attempts;
+    return;
+  end if;
   if p_queue.top_concurrency is null then
     v_got := queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                          p_backend_start, p_expires_at, p_now, p_auto, p_serial);
+                          p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare);
   else
     -- Children belong to a tree that has its place already.
     v_lanes := array(select l from unnest(p_lanes) l where l % 2 = 1);
     if v_lanes <> '{}' then
       v_got := queues.admit(p_queue, p_want, v_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                            p_backend_start, p_expires_at, p_now, p_auto, p_serial);
+                            p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare);
     else
       select null::bigint[] as task_ids into v_got;
     end if;
@@ -454,7 +557,7 @@ begin
         v_got := queues.admit(p_queue, case when p_serial then p_want
                                             else least(p_want, v_places) end,
                               v_lanes, p_max_priority, p_worker_id, p_backend_pid,
-                              p_backend_start, p_expires_at, p_now, p_auto, p_serial,
+                              p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare,
                               p_top => true, p_each => not p_serial);
       end if;
     end if;
@@ -463,6 +566,7 @@ begin
     lease_ids := v_got.lease_ids;
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
+    reused := v_got.reused;
   end if;
 end
 $$;

@@ -171,6 +171,7 @@ begin
        where g.task_key = 'queue:' || old.queue;
       update queues.slot_held h set task_key = 'queue:' || new.queue
        where h.task_key = 'queue:' || old.queue;
+      delete from queues.gate_floor f where f.task_key = 'queue:' || new.queue;
     end if;
     perform queues.set_slots('queue:' || new.queue, new.concurrency_limit);
     if old.concurrency_limit is null then
@@ -222,9 +223,8 @@ create or replace view queues.limited_key as
 
 create or replace view worker.concurrency_slots as
   select g.task_key, g.slot_group_number, g.capacity,
-         coalesce((select sum(cardinality(h.task_ids)) from queues.slot_held h
-                    where h.task_key = g.task_key
-                      and h.slot_group_number = g.slot_group_number), 0)::integer as used
+         (select count(*) from queues.slot_held h cross join lateral unnest(h.slot_groups) n(n)
+           where h.task_key = g.task_key and n.n = g.slot_group_number)::integer as used
     from queues.slot_group g
   union all
   -- Those of a group key are numbered as they are taken.
@@ -343,7 +343,8 @@ begin
     perform queues.forget_gated(p_now);
     perform worker.reconcile_slots(true);
     delete from queues.gate_floor f
-     where not exists (select from queues.slot_held h where h.task_key = f.task_key);
+     where not exists (select from queues.slot_held h where h.task_key = f.task_key)
+       and not exists (select from queues.slot_group g where g.task_key = f.task_key);
   end if;
   if not exists (select from queues.gated) and not exists (select from queues.slot_group) then
     return;

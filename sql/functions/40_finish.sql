@@ -42,22 +42,24 @@ end
 $$;
 
 -- All tasks of a lease have succeeded and left nothing behind but that. The
--- common case of a batch: one delete, one insert. False: the lease is not in
--- force, nothing was done.
+-- common case of a batch: one delete, one insert. Null: the lease is not in force,
+-- nothing was done. With p_keep, returns the slots that it held, see
+-- queues.release_slots.
 create or replace function queues.complete_lease(
   p_lease_id bigint, p_now timestamptz, p_pid integer default null,
-  p_duration real default null)
-returns boolean
+  p_duration real default null, p_keep boolean default false)
+returns queues.free_slots[]
 language plpgsql
 as $$
 declare
   v_open queues.lease_open;
   v_lease queues.lease;
   v_ids bigint[];
+  v_spare queues.free_slots[];
 begin
   delete from queues.lease_open o where o.lease_id = p_lease_id returning o.* into v_open;
   if not found then
-    return false;
+    return null;
   end if;
   select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
   if not v_open.partial and not queues.may_have_children((select min(i) from unnest(v_lease.task_ids) i)) then
@@ -83,12 +85,12 @@ begin
     perform queues.count_lease(v_lease, p_now, v_ids);
   end if;
   if v_open.limited then
-    perform queues.release_slots(p_lease_id, v_lease.queue_id);
+    v_spare := queues.release_slots(p_lease_id, v_lease.queue_id, p_keep => p_keep);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
   end if;
-  return true;
+  return coalesce(v_spare, '{}');
 end
 $$;
 
@@ -406,6 +408,8 @@ declare
   v_got record;
   v_refused bigint[];
   v_n integer;
+  v_kept queues.free_slots[];
+  v_spare queues.free_slots[];
 begin
   if p_lease_ids is not null
      and (cardinality(p_lease_ids) is distinct from cardinality(p_task_ids)
@@ -418,7 +422,11 @@ begin
   end if;
   if p_done is not null then
     for v_i in 1..cardinality(p_done) loop
-      if not queues.complete_lease(p_done[v_i], v_now, p_pid, p_done_durations[v_i]) then
+      v_kept := queues.complete_lease(p_done[v_i], v_now, p_pid, p_done_durations[v_i],
+                                      coalesce(p_want > 0, false));
+      if v_kept <> '{}' then
+        v_spare := v_spare || v_kept;
+      elsif v_kept is null then
         return query select 'refused', p_done[v_i], null::bigint, null::integer, null::text,
                             null::jsonb, null::jsonb, null::bigint, null::text,
                             null::timestamptz;
@@ -455,13 +463,22 @@ begin
     if p_worker_id is not null
        and not exists (select from worker.worker w
                         where w.worker_id = p_worker_id and w.stopped_at is null) then
+      if v_spare is not null then
+        perform queues.release_spare(v_spare);
+      end if;
       return;
     end if;
     for i in 1..10 loop
       v_got := queues.hand_out(v_queue, p_want, coalesce(p_lanes, queues.all_lanes()), null,
                                p_worker_id, null,
                                case when p_worker_id is null then v_now + interval '5 minutes' end,
-                               v_now, true, false);
+                               v_now, true, false, v_spare);
+      if v_spare is not null then
+        if v_got.reused is not true then
+          perform queues.release_spare(v_spare);
+        end if;
+        v_spare := null;
+      end if;
       if v_got.task_ids is null then
         -- A parent that somebody could not decide about may hold a place.
         exit when i > 1 or queues.check_parents(false) = 0;

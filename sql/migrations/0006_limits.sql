@@ -18,27 +18,28 @@ create table queues.gated (
 create index gated_queue_idx on queues.gated (queue_id, command_id);
 
 -- The slots of a command ('COMMAND') or a queue ('queue:QUEUE') in at most 50
--- groups. Locked by a claim, updated only when a limit changes.
+-- groups. Locked by a claim that needs more than it has, updated only when a limit
+-- changes.
 create table queues.slot_group (
   task_key text not null,
   slot_group_number integer not null,
   capacity integer not null check (capacity >= 0),
-  -- No lease below this one holds a slot of the group. Follows now and then, so
-  -- that the dead rows of slots given back are not walked over.
-  floor bigint not null default 0,
+  -- Of the first group: leases after this one were made under the limit as it is
+  -- now. Older ones may be more than it allows.
+  settled bigint not null default 0,
   primary key (task_key, slot_group_number)
 ) with (fillfactor = 50);
 
--- Who holds what. Keys without slot groups are those of group keys
--- ('COMMAND/GROUPKEY') and order keys ('COMMAND>ORDERKEY').
+-- Who holds what, one row per key and lease. Keys without slot groups are those of
+-- group keys ('COMMAND/GROUPKEY') and order keys ('COMMAND>ORDERKEY').
 create table queues.slot_held (
   task_key text not null,
-  slot_group_number integer not null,
   lease_id bigint not null,
-  task_ids bigint[] not null,    -- one slot each
+  task_ids bigint[] not null,    -- one slot each,
+  slot_groups integer[],         -- of these groups
   since timestamptz not null
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, fillfactor = 80);
-create index slot_held_key_idx on queues.slot_held (task_key, slot_group_number, lease_id);
+create index slot_held_key_idx on queues.slot_held (task_key, lease_id);
 create index slot_held_lease_idx on queues.slot_held (lease_id);
 
 -- When the next task of a rate may start. The newest row counts; read from that
@@ -59,8 +60,9 @@ create table queues.ordered (
 -- Has a value once there was such a task.
 create sequence queues.order_used;
 
--- The floor of a key without slot groups, as in queues.slot_group; missing: 0. There
--- for keys that are used much.
+-- No lease below the floor holds any of the key; missing: 0. There for keys that are
+-- used much, so that the dead rows of what was given back are not walked over.
+-- Written under the lock on the key (queues.gate_key).
 create table queues.gate_floor (
   task_key text primary key,
   floor bigint not null
@@ -88,13 +90,14 @@ alter table queues.task
   add constraint task_group_key_check check (octet_length(group_key) <= 512),
   add constraint task_order_key_check check (octet_length(order_key) <= 512);
 
--- Slots that a claim has locked: of a command (pair: its two lanes) or of the
--- whole queue (pair -1).
+-- Slots that a claim may fill: of a command (pair: its two lanes) or of the whole
+-- queue (pair -1). Those of groups it has locked, or (lease_id) those of a lease that
+-- has ended in the same transaction. slot_groups has the group of each.
 create type queues.free_slots as (
   task_key text,
-  slot_group_number integer,
-  free integer,
-  pair integer
+  slot_groups integer[],
+  pair integer,
+  lease_id bigint
 );
 
 -- Lanes of commands' own, for a claim that names none.

@@ -132,7 +132,7 @@ select app.slots('two');
 select * from worker.reconcile_slots();
 
 -- What should not be: a slot without a lease, a task without a slot.
-insert into queues.slot_held values ('two', 1, 4711, '{4712}', worker.now());
+insert into queues.slot_held values ('two', 4711, '{4712}', '{1}', worker.now());
 select count(*) from worker.enqueue_many('two', array_fill('{"n": 0}'::jsonb, '{2}'));
 select lease_id as leased from queues.exchange('default', 1) \gset
 delete from queues.slot_held where lease_id = :leased;
