@@ -64,7 +64,7 @@ catalogue_of()
         union all
         select p.oid::regprocedure::text, proacl::text, pg_get_functiondef(p.oid)
         from pg_proc p join ours on ours.oid = p.pronamespace where prokind <> 'a'
-        order by 1, 2"
+        order by 1, 2, 3"
 }
 
 records_of()
