@@ -63,7 +63,7 @@ static void set_wake(struct pool *p, struct client *c, int value)
     struct conn_params params = CONN_PARAMS_INIT;
     conn_params_add_int64(&params, p->b->queue_id);
     conn_params_add_int64(&params, value);
-    client_request(c, "queue_wake", &params, NULL, NULL);
+    client_request(c, "publish_loop", &params, NULL, NULL);
 }
 
 static void on_exchange(struct conn *conn, PGresult *res, const struct err *e, void *arg);
