@@ -46,19 +46,18 @@ begin
 end
 $$;
 
+create or replace aggregate queues.join_ids(bigint[]) (sfunc = array_cat, stype = bigint[]);
+
 -- Of rows that a claim has locked, in their order: those that fill its wish, and
 -- how much of the last one. A row whose dedup key somebody is merging into at
 -- this moment is left alone.
 create or replace function queues.cut_to_size(
-  p_places tid[], p_want integer,
-  out locked integer, out places tid[], out cut_n integer, out ids bigint[],
-  out special boolean, out single boolean, out keyed boolean)
+  p_places tid[], p_want integer, out places tid[], out cut_n integer, out ids bigint[])
 language plpgsql
 as $$
 begin
   with counted as (
     select r.ctid as place, r.task_ids, cardinality(r.task_ids) as size,
-           r.attempts > 0 or r.keyed or r.parent_id is not null as special,
            sum(cardinality(r.task_ids)) over (order by p.i) - cardinality(r.task_ids) as before
       from unnest(p_places) with ordinality p(place, i)
       join queues.ready r on r.ctid = p.place
@@ -69,12 +68,10 @@ begin
     select c.*, least(c.size, p_want - c.before)::integer as n
       from counted c where c.before < p_want)
   select array_agg(w.place order by w.before), min(w.n) filter (where w.n < w.size),
-         bool_or(w.special),
          (select array_agg(u.id order by v.before, u.i) from wanted v
            cross join lateral unnest(v.task_ids[1:v.n]) with ordinality u(id, i))
-    into places, cut_n, special, ids
+    into places, cut_n, ids
     from wanted w;
-  locked := cardinality(p_places);
 end
 $$;
 
@@ -108,7 +105,8 @@ $$;
 
 -- Takes up to p_want tasks from the given lanes of a queue, best first.
 -- Returns parallel arrays; the counts are null when all are at their first
--- hand-out. p_auto: may rotate and settle on the way (not inside somebody's
+-- hand-out. from_id and to_id: no id is below or above; straight: they are all the
+-- ids between, in order. p_auto: may rotate and settle on the way (not inside somebody's
 -- long transaction, which would keep the maintenance lock). p_pairs, p_quotas: of
 -- these pairs of lanes (a lane over two) no more than so many; lanes is then the
 -- lane of each task. A quota that is null is as many as there are slots, which are
@@ -119,11 +117,13 @@ create or replace function queues.take(
   p_auto boolean, p_pairs integer[] default null, p_quotas integer[] default null,
   p_serial boolean default false, p_spare queues.free_slots[] default null,
   out task_ids bigint[], out attempts smallint[], out failures smallint[],
-  out crashes smallint[], out solo boolean[], out parent_ids bigint[], out lanes integer[],
-  out quotas integer[], out slots queues.free_slots[])
+  out crashes smallint[], out solo boolean[], out parent_ids bigint[], out from_id bigint,
+  out to_id bigint, out straight boolean, out lanes integer[], out quotas integer[],
+  out slots queues.free_slots[])
 language plpgsql
 as $$
 declare
+  c_bundle constant integer := 100;  -- see queues.put_ready
   c_churn constant double precision := 300;  -- rows claimed one by one per generation
   c_mark constant double precision := 1000;  -- rows claimed per mark
   c_most constant bigint := 9223372036854775807;
@@ -145,7 +145,9 @@ declare
   v_more record;
   v_opened record;
   v_zero smallint[];
+  v_cut record;
   v_rows integer;
+  v_size integer;
   v_deleted integer;
   v_gone boolean := false;
   v_taken integer := 0;
@@ -211,9 +213,14 @@ begin
         continue;
       end if;
     end if;
-    v_limit := (v_most + v_run.size - 1) / v_run.size;
-    if v_limit > 1 then
-      -- The bundles behind the first may be larger: lock no more than it takes.
+    -- How many rows that takes. Behind a bundle stand others, in all likelihood full
+    -- ones; behind a single task may stand either, so there they are counted.
+    if v_run.size > 1 then
+      v_limit := greatest(v_most - v_run.size + c_bundle - 1, 0) / c_bundle + 1;
+    else
+      v_limit := v_most;
+    end if;
+    if v_run.size = 1 and v_limit > 1 then
       select greatest(count(*), 1) into v_limit
         from (select sum(s.size) over (order by s.priority, s.run_at, s.first_id
                                        rows unbounded preceding) - s.size as before
@@ -228,10 +235,16 @@ begin
     end if;
     v_limit := v_limit + v_stuck;
     select count(*)::integer as locked, array_agg(s.ctid) as places, null::integer as cut_n,
-           array_agg(s.first_id) as ids, bool_or(s.special) as special,
-           bool_and(s.size = 1) as single, bool_or(s.keyed) as keyed
+           array_agg(s.first_id) as first_ids, array_agg(s.first_id) as ids,
+           min(s.first_id) as from_id, max(s.last_id) as to_id,
+           bool_or(s.special) as special, bool_or(s.keyed) as keyed,
+           sum(s.size)::integer as size,
+           bool_and(s.last_id - s.first_id = s.size - 1) as whole,
+           array_agg(s.size) filter (where v_run.size > 1) as sizes,
+           queues.join_ids(s.task_ids) filter (where v_run.size > 1) as joined
       into v_got
-      from (select r.ctid, r.first_id, r.keyed, cardinality(r.task_ids) as size,
+      from (select r.ctid, r.first_id, r.keyed, r.task_ids, cardinality(r.task_ids) as size,
+                   r.task_ids[cardinality(r.task_ids)] as last_id,
                    r.attempts > 0 or r.keyed or r.parent_id is not null as special
               from queues.ready r
              where r.queue_id = p_queue_id and r.generation = v_run.generation
@@ -245,8 +258,26 @@ begin
                and r.priority <= v_max_priority
              order by r.priority, r.run_at, r.first_id
              limit v_limit for update skip locked) s;
-    if v_got.locked > 0 and (v_got.keyed or not v_got.single) then
-      v_got := queues.cut_to_size(v_got.places, v_most);
+    if v_got.keyed or v_got.sizes is null and v_got.size > v_got.locked then
+      v_cut := queues.cut_to_size(v_got.places, v_most);
+      v_got.places := v_cut.places;
+      v_got.cut_n := v_cut.cut_n;
+      v_got.ids := v_cut.ids;
+    elsif v_got.sizes is not null then
+      v_got.ids := v_got.joined;
+      if v_got.size > v_most then
+        v_rows := v_got.locked;
+        v_size := v_got.size;
+        while v_size - v_got.sizes[v_rows] >= v_most loop
+          v_size := v_size - v_got.sizes[v_rows];
+          v_rows := v_rows - 1;
+        end loop;
+        if v_size > v_most then
+          v_got.cut_n := v_got.sizes[v_rows] - (v_size - v_most);
+        end if;
+        v_got.places := v_got.places[1:v_rows];
+        v_got.ids := v_got.ids[1:v_most];
+      end if;
     end if;
 
     if v_got.ids is not null then
@@ -276,6 +307,21 @@ begin
         raise exception 'a locked row of queues.ready has gone'
           using errcode = 'internal_error';
       end if;
+      -- One walk over their stretch of the table is cheaper for whoever reads them
+      -- than a look-up of each.
+      straight := task_ids = '{}' and v_got.whole and not v_got.special
+                  and v_got.ids[cardinality(v_got.ids)] - v_got.ids[1] = cardinality(v_got.ids) - 1;
+      if straight and v_got.sizes is not null then
+        for i in 2..cardinality(v_got.places) loop
+          exit when not straight;
+          straight := v_got.first_ids[i] = v_got.first_ids[i - 1] + v_got.sizes[i - 1];
+        end loop;
+      elsif straight and cardinality(v_got.ids) > 1 then
+        straight := v_got.ids = array(select generate_series(v_got.ids[1],
+                                                             v_got.ids[cardinality(v_got.ids)]));
+      end if;
+      from_id := least(from_id, v_got.from_id);
+      to_id := greatest(to_id, v_got.to_id);
       task_ids := task_ids || v_got.ids;
       v_left := v_left - cardinality(v_got.ids);
       if p_pairs is not null then

@@ -39,11 +39,11 @@ begin
   if v_n = 1 or not (p_each or (p_taken.solo is not null and true = any(p_taken.solo))) then
     v_lease_id := nextval('queues.lease_id_seq');
     insert into queues.lease (lease_id, worker_id, backend_pid, backend_start, queue_id,
-                              leased_at, expires_at, task_ids, attempts, failures, crashes,
-                              parent_ids)
+                              leased_at, expires_at, task_ids, from_id, to_id, attempts,
+                              failures, crashes, parent_ids)
       values (v_lease_id, p_worker_id, p_backend_pid, p_backend_start, p_queue_id,
-              p_now, p_expires_at, p_taken.task_ids, p_taken.attempts, p_taken.failures,
-              p_taken.crashes, p_taken.parent_ids);
+              p_now, p_expires_at, p_taken.task_ids, p_taken.from_id, p_taken.to_id,
+              p_taken.attempts, p_taken.failures, p_taken.crashes, p_taken.parent_ids);
     insert into queues.lease_open (lease_id, queue_id, worker_id, backend_pid, expires_at,
                                    task_id, top, limited)
       values (v_lease_id, p_queue_id, p_worker_id, p_backend_pid, p_expires_at,
@@ -61,12 +61,12 @@ begin
     end if;
   end loop;
   insert into queues.lease (lease_id, worker_id, backend_pid, backend_start, queue_id,
-                            leased_at, expires_at, task_ids, attempts, failures, crashes,
-                            parent_ids)
+                            leased_at, expires_at, task_ids, from_id, to_id, attempts, failures,
+                            crashes, parent_ids)
     select s.lease_id, p_worker_id, p_backend_pid, p_backend_start, p_queue_id, p_now,
-           p_expires_at, array_agg(s.task_id order by s.i), array_agg(s.attempts order by s.i),
-           array_agg(s.failures order by s.i), array_agg(s.crashes order by s.i),
-           p_taken.parent_ids
+           p_expires_at, array_agg(s.task_id order by s.i), min(s.task_id), max(s.task_id),
+           array_agg(s.attempts order by s.i), array_agg(s.failures order by s.i),
+           array_agg(s.crashes order by s.i), p_taken.parent_ids
       from unnest(v_leases, p_taken.task_ids, p_taken.attempts, p_taken.failures,
                   p_taken.crashes)
              with ordinality s(lease_id, task_id, attempts, failures, crashes, i)

@@ -5,12 +5,14 @@
 -- the claim is the plain one. Returns one record of parallel arrays; no task: null.
 -- p_serial: the caller runs what it gets one after the other, so that a batch
 -- holds one place of top_concurrency. p_spare: slots of leases that this transaction
--- has ended, to be used again; reused: all of them are. Internal.
+-- has ended, to be used again; reused: all of them are. straight: see queues.take.
+-- Internal.
 create or replace function queues.hand_out(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_expires_at timestamptz, p_now timestamptz,
   p_auto boolean, p_serial boolean, p_spare queues.free_slots[] default null,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
+  out parent_ids bigint[], out straight boolean, out reused boolean)
 language plpgsql
 as $$
 declare
@@ -39,6 +41,8 @@ begin
     lease_ids := v_taken.lease_ids;
     task_ids := v_taken.task_ids;
     attempts := v_taken.attempts;
+    parent_ids := v_taken.parent_ids;
+    straight := v_taken.straight;
     reused := v_taken.reused;
     return;
   end if;
@@ -51,6 +55,8 @@ begin
                                    v_backend_start, p_now, p_expires_at);
     task_ids := v_taken.task_ids;
     attempts := v_taken.attempts;
+    parent_ids := v_taken.parent_ids;
+    straight := v_taken.straight;
     return;
   end if;
 
@@ -63,6 +69,7 @@ begin
                                      v_backend_start, p_now, p_expires_at);
       task_ids := v_taken.task_ids;
       attempts := v_taken.attempts;
+      parent_ids := v_taken.parent_ids;
       return;
     end if;
   end if;
@@ -184,7 +191,7 @@ begin
   end loop;
   if v_got.task_ids is null then
     return null;
-  elsif queues.refuse_claimed(v_got.lease_ids, v_got.task_ids, null, v_now) is not null then
+  elsif queues.refuse_claimed(v_got, null, v_now) is not null then
     return queues.dequeue_next_available_task();
   end if;
   select t.* into strict v_task from queues.task t where t.task_id = v_got.task_ids[1];

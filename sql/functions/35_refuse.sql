@@ -17,38 +17,36 @@ create or replace trigger command_registry_old_lane
   before update on worker.command_registry
   for each row execute function worker.command_registry_moved();
 
--- Of tasks that were just leased for a program outside, ends as canceled those
+-- Of tasks that were just handed out to a program outside, ends as canceled those
 -- whose parent has ended or is asked to stop, and hands back those that belong
--- into another line by now. Returns them; null: none. Costs two probes when no
--- task has a parent and no command was moved.
+-- into another line by now (p_lanes: those that the caller serves; null: all). Returns
+-- them; null: none.
 create or replace function queues.refuse_claimed(
-  p_lease_ids bigint[], p_task_ids bigint[], p_lanes integer[], p_now timestamptz)
+  p_got record, p_lanes integer[], p_now timestamptz)
 returns bigint[]
 language plpgsql
 as $$
 declare
-  v_leases bigint[] := p_lease_ids[1:1];
   v_refused bigint[];
   v_group record;
 begin
-  if p_lease_ids[1] <> p_lease_ids[cardinality(p_lease_ids)] then
-    v_leases := array(select distinct unnest(p_lease_ids));
-  end if;
-  if not (p_lanes is not null and exists (select from worker.command_registry c where c.moved))
-     and not exists (
-       select from queues.lease l cross join lateral unnest(l.parent_ids) p(id)
-        where l.lease_id = any(v_leases)
+  if p_lanes is null or not exists (select from worker.command_registry c where c.moved) then
+    if p_got.parent_ids is null then
+      return null;
+    elsif not exists (
+       select from unnest(p_got.parent_ids) p(id)
           -- Not as EXISTS, which could be hashed: that would read the whole history.
-          and coalesce((select true from queues.cancel_request r where r.task_id = p.id),
+        where coalesce((select true from queues.cancel_request r where r.task_id = p.id),
                        (select true from queues.task_completed c where c.task_id = p.id))) then
-    return null;
+      return null;
+    end if;
   end if;
   for v_group in
     select s.lease_id, array_agg(s.task_id) as ids, array_agg(s.reason) as reasons,
            array_agg(case when s.reason is null then 'released' else 'canceled' end) as outcomes
       from (select u.lease_id, u.task_id, queues.stop_reason(u.task_id, t.parent_id) as reason,
                    c.lane + (t.parent_id is not null)::integer as lane
-              from unnest(p_lease_ids, p_task_ids) u(lease_id, task_id)
+              from unnest(p_got.lease_ids, p_got.task_ids) u(lease_id, task_id)
              cross join lateral (select * from queues.task t
                                   where t.task_id = u.task_id offset 0) t
               left join worker.command_registry c on c.command = t.task_type) s
@@ -62,7 +60,7 @@ begin
     v_refused := v_refused || v_group.ids;
   end loop;
   if v_refused is not null then
-    perform queues.wake(t.queue_id) from queues.task t where t.task_id = p_task_ids[1];
+    perform queues.wake(t.queue_id) from queues.task t where t.task_id = p_got.task_ids[1];
   end if;
   return v_refused;
 end

@@ -218,7 +218,8 @@ create or replace function queues.admit(
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
   p_spare queues.free_slots[], p_top boolean default false, p_each boolean default false,
   p_again boolean default true,
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
+  out parent_ids bigint[], out straight boolean, out reused boolean)
 language plpgsql
 as $$
 declare
@@ -281,7 +282,8 @@ begin
       end if;
       select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
              '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
-             null::bigint[] as parent_ids into v_got;
+             null::bigint[] as parent_ids, null::bigint as from_id, null::bigint as to_id,
+             null::boolean as straight into v_got;
     end if;
     exit when v_n = 0;
     select array_agg(coalesce(c.verdict, 'go') order by u.i) as verdicts,
@@ -323,6 +325,8 @@ begin
            v_got.crashes || array_agg(coalesce(u.crashes, 0::smallint) order by u.i) as crashes,
            v_got.solo || array_agg(coalesce(u.solo, false) order by u.i) as solo,
            v_got.parent_ids || v_taken.parent_ids as parent_ids,
+           least(v_got.from_id, v_taken.from_id) as from_id,
+           greatest(v_got.to_id, v_taken.to_id) as to_id, false as straight,
            v_gates || array_remove(array_agg(u.group_gate order by u.i), null)
                    || array_remove(array_agg(u.order_gate order by u.i), null) as gates,
            v_gate_tasks
@@ -359,6 +363,8 @@ begin
                                    p_limited => v_slots <> '{}' or v_gates <> '{}');
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
+    parent_ids := v_got.parent_ids;
+    straight := v_got.straight;
     if v_slots <> '{}' then
       reused := queues.hold_slots(v_slots, lease_ids, task_ids, v_got.lanes, p_serial, p_now)
                 and cardinality(p_spare) = 1;
@@ -379,7 +385,7 @@ begin
   -- look again, now and then soon.
   if v_got.task_ids = '{}' and v_back then
     if p_again then
-      select * into lease_ids, task_ids, attempts, reused
+      select * into lease_ids, task_ids, attempts, parent_ids, straight, reused
         from queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
                           p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare, p_top,
                           p_each, p_again => false);
@@ -484,7 +490,8 @@ create or replace function queues.hand_out_limited(
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
   p_spare queues.free_slots[],
-  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[], out reused boolean)
+  out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
+  out parent_ids bigint[], out straight boolean, out reused boolean)
 language plpgsql
 as $$
 declare
@@ -536,6 +543,8 @@ begin
     end if;
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
+    parent_ids := v_got.parent_ids;
+    straight := v_got.straight;
     return;
   end if;
   if p_queue.top_concurrency is null then
@@ -566,6 +575,8 @@ begin
     lease_ids := v_got.lease_ids;
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
+    parent_ids := v_got.parent_ids;
+    straight := v_got.straight;
     reused := v_got.reused;
   end if;
 end

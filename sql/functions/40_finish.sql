@@ -62,7 +62,7 @@ begin
     return null;
   end if;
   select * into strict v_lease from queues.lease l where l.lease_id = p_lease_id;
-  if not v_open.partial and not queues.may_have_children((select min(i) from unnest(v_lease.task_ids) i)) then
+  if not v_open.partial and not queues.may_have_children(v_lease.from_id) then
     if v_lease.attempts is null then
       insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state,
                                          duration_ms, worker_pid, attempt)
@@ -75,7 +75,7 @@ begin
                u.attempts + 1
           from unnest(v_lease.task_ids, v_lease.attempts) u(task_id, attempts);
     end if;
-    perform queues.note_ended(v_lease.task_ids);
+    perform queues.note_ended(v_lease.task_ids, v_lease.from_id, v_lease.to_id);
     perform queues.count_ends(v_lease.queue_id, p_now, cardinality(v_lease.task_ids));
   else
     v_ids := queues.unfinished(v_lease);
@@ -133,7 +133,7 @@ declare
 begin
   -- Those with unfinished children wait. Locked first, looked at after: a child
   -- that ends at this moment either is seen, or sees the parent waiting.
-  if queues.may_have_children((select min(i) from unnest(p_ids) i)) then
+  if queues.may_have_children(p_lease.from_id) then
     v_parents := queues.lock_parents(p_ids);
   end if;
   if v_parents is not null then
@@ -168,7 +168,7 @@ begin
      where coalesce(u.outcome, 'completed') in ('completed', 'canceled')
        and (v_parents is null or not u.task_id = any(v_parents)
             or (select true from queues.waiting w where w.task_id = u.task_id) is null);
-  perform queues.note_ended(p_ids);
+  perform queues.note_ended(p_ids, p_lease.from_id, p_lease.to_id);
   if v_parents is not null then
     perform queues.settle_parents(v_parents);  -- whose children have all ended before
   end if;
@@ -403,7 +403,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now timestamptz := worker.now();
-  v_queue worker.queue_registry;
+  v_for record;
   v_group record;
   v_got record;
   v_refused bigint[];
@@ -455,21 +455,24 @@ begin
     end loop;
   end if;
   if p_want > 0 then
-    select * into v_queue from worker.queue_registry q where q.queue = p_queue;
+    select q as queue,
+           p_worker_id is null
+             or exists (select from worker.worker w
+                         where w.worker_id = p_worker_id and w.stopped_at is null) as alive
+      into v_for
+      from worker.queue_registry q where q.queue = p_queue;
     if not found then
       raise exception 'unknown queue "%"', p_queue using errcode = 'undefined_object';
     end if;
     -- One that was given up gets nothing: nobody would look after its leases.
-    if p_worker_id is not null
-       and not exists (select from worker.worker w
-                        where w.worker_id = p_worker_id and w.stopped_at is null) then
+    if not v_for.alive then
       if v_spare is not null then
         perform queues.release_spare(v_spare);
       end if;
       return;
     end if;
     for i in 1..10 loop
-      v_got := queues.hand_out(v_queue, p_want, coalesce(p_lanes, queues.all_lanes()), null,
+      v_got := queues.hand_out(v_for.queue, p_want, coalesce(p_lanes, queues.all_lanes()), null,
                                p_worker_id, null,
                                case when p_worker_id is null then v_now + interval '5 minutes' end,
                                v_now, true, false, v_spare);
@@ -484,16 +487,11 @@ begin
         exit when i > 1 or queues.check_parents(false) = 0;
         continue;
       end if;
-      v_refused := queues.refuse_claimed(v_got.lease_ids, v_got.task_ids, p_lanes, v_now);
+      v_refused := queues.refuse_claimed(v_got, p_lanes, v_now);
       v_n := cardinality(v_got.task_ids);
-      if v_refused is null and v_got.attempts is null
-         and v_got.task_ids[v_n] - v_got.task_ids[1] = v_n - 1
-         and v_got.lease_ids[1] = v_got.lease_ids[v_n]
-         and v_got.task_ids = array(select generate_series(v_got.task_ids[1],
-                                                           v_got.task_ids[v_n])) then
-        -- Tasks that were enqueued together lie together: then one walk over their
-        -- stretch of the table is cheaper than a look-up for each. In place, because
-        -- a function in between would copy every row once more.
+      if v_refused is null and v_got.straight and v_got.lease_ids[1] = v_got.lease_ids[v_n] then
+        -- Tasks that were enqueued together lie together. In place, because a function
+        -- in between would copy every row once more.
         return query
           select 'claimed', v_got.lease_ids[1], t.task_id, 1, t.task_type,
                  case when t.dedup_key is null then t.payload

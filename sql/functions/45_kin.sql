@@ -341,12 +341,26 @@ $$;
 -- is enqueued, who asked for it is told, and a request to stop is answered. Costs
 -- a batch three probes when no command has a hook or a follower and nobody
 -- cancels. What was canceled before it was ever begun has no after hook, as it
--- had no before hook.
-create or replace function queues.note_ended(p_ids bigint[]) returns void
+-- had no before hook. p_from_id, p_to_id: no id is below or above.
+create or replace function queues.note_ended(
+  p_ids bigint[], p_from_id bigint default null, p_to_id bigint default null)
+returns void
 language plpgsql
 as $$
+declare
+  -- Few others lie between them: then one probe does for all.
+  v_dense boolean := p_to_id - p_from_id < 4 * cardinality(p_ids);
+  v_hooks boolean;
+  v_followers boolean;
+  v_asked boolean;
 begin
-  if exists (select from worker.command_registry c where c.after_procedure is not null) then
+  select exists (select from worker.command_registry c where c.after_procedure is not null),
+         exists (select from worker.command_registry c where c.on_complete is not null),
+         case when v_dense then exists (select from queues.cancel_request r
+                                         where r.task_id between p_from_id and p_to_id)
+              else exists (select from queues.cancel_request r where r.task_id = any(p_ids)) end
+    into v_hooks, v_followers, v_asked;
+  if v_hooks then
     insert into queues.after_due (task_id, queue_id)
       select t.task_id, t.queue_id
         from queues.task t join worker.command_registry c on c.command = t.task_type
@@ -355,10 +369,10 @@ begin
                       where d.task_id = t.task_id and (d.state <> 'canceled' or d.attempt > 0))
       on conflict do nothing;
   end if;
-  if exists (select from worker.command_registry c where c.on_complete is not null) then
+  if v_followers then
     perform queues.follow(p_ids);
   end if;
-  if exists (select from queues.cancel_request r where r.task_id = any(p_ids)) then
+  if v_asked then
     delete from queues.cancel_request r
      where r.task_id = any(p_ids)
        and exists (select from queues.task_completed d where d.task_id = r.task_id);

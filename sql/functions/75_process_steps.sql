@@ -128,8 +128,8 @@ declare
 begin
   select l.*, o.top, o.partial, o.limited into v_lease.lease_id, v_lease.worker_id, v_lease.backend_pid,
          v_lease.backend_start, v_lease.queue_id, v_lease.leased_at, v_lease.expires_at,
-         v_lease.task_ids, v_lease.attempts, v_lease.failures, v_lease.crashes,
-         v_lease.parent_ids, v_top, v_partial, v_limited
+         v_lease.task_ids, v_lease.from_id, v_lease.to_id, v_lease.attempts, v_lease.failures,
+         v_lease.crashes, v_lease.parent_ids, v_top, v_partial, v_limited
     from queues.lease_open o join queues.lease l using (lease_id)
    where o.lease_id = p_lease_id and o.backend_pid = pg_backend_pid()
      for no key update of o;

@@ -110,6 +110,8 @@ create table queues.lease (
   leased_at timestamptz not null,
   expires_at timestamptz,
   task_ids bigint[] not null,
+  from_id bigint not null,       -- none of them is below,
+  to_id bigint not null,         -- or above
   -- Parallel to task_ids; null when all of them are at their first hand-out.
   attempts smallint[],
   failures smallint[],

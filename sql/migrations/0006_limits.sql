@@ -85,11 +85,6 @@ create sequence queues.gate_cursor minvalue 0 start 0;
 -- Holds slots.
 alter table queues.lease_open add column limited boolean not null default false;
 
--- Keys are parts of index entries.
-alter table queues.task
-  add constraint task_group_key_check check (octet_length(group_key) <= 512),
-  add constraint task_order_key_check check (octet_length(order_key) <= 512);
-
 -- Slots that a claim may fill: of a command (pair: its two lanes) or of the whole
 -- queue (pair -1). Those of groups it has locked, or (lease_id) those of a lease that
 -- has ended in the same transaction. slot_groups has the group of each.

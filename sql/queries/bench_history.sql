@@ -14,9 +14,10 @@ tasks as (
            now() - interval '1 hour', now() - interval '1 hour', 0, $1::integer
       from numbered n order by n.task_id),
 leases as (
-  insert into queues.lease (lease_id, queue_id, leased_at, expires_at, task_ids)
+  insert into queues.lease (lease_id, queue_id, leased_at, expires_at, task_ids, from_id,
+                            to_id)
     select b.lease_id, $1::integer, now() - interval '1 hour', now() - interval '55 minutes',
-           b.task_ids
+           b.task_ids, b.task_ids[1], b.task_ids[cardinality(b.task_ids)]
       from batches b order by b.lease_id)
 insert into queues.task_completed (task_id, completed_at, lease_id, queue_id, state, worker_pid,
                                    attempt)

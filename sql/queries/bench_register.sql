@@ -14,7 +14,8 @@ drop schema if exists pgkin_bench cascade;
 create schema pgkin_bench;
 
 -- A queue as one mutable row per job, done well: the claim reads a partial
--- index in the order of claiming.
+-- index in the order of claiming, and jobs that nobody ends any more are found by
+-- another.
 create table pgkin_bench.job (
   id bigint generated always as identity primary key,
   command text not null,
@@ -29,6 +30,7 @@ create table pgkin_bench.job (
   completed_at timestamptz
 );
 create index job_ready_idx on pgkin_bench.job (priority, run_at, id) where state = 'ready';
+create index job_running_idx on pgkin_bench.job (locked_at) where state = 'running';
 
 -- What a bare INSERT of the same facts costs.
 create table pgkin_bench.plain (
