@@ -105,8 +105,12 @@ begin
     raise exception 'allow_private of command "%" has an entry that is no network', new.command
       using errcode = 'invalid_parameter_value', hint = 'such as 10.0.0.0/8 or 127.0.0.1/32';
   end if;
+  new.shared_lane := case when new.kind in ('procedure', 'db_function') then 0
+                          when new.kind <> 'native' then 2 end;
   new.lane := case when worker.needs_own_lane(new) then 2 * new.command_id
-                   when new.kind in ('procedure', 'db_function') then 0 else 2 end;
+                   else new.shared_lane end;
+  new.simple := new.group_concurrency_limit is null and new.rate_limit is null
+                and new.group_rate_limit is null and new.window_start is null and not new.paused;
   new.generation_cell := format('queues.%I', 'q' || new.queue_id || '_generation');
   new.wake_cell := format('queues.%I', 'q' || new.queue_id || '_wake');
   return new;

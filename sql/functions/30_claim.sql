@@ -105,8 +105,8 @@ $$;
 
 -- Takes up to p_want tasks from the given lanes of a queue, best first.
 -- Returns parallel arrays; the counts are null when all are at their first
--- hand-out. from_id and to_id: no id is below or above; straight: they are all the
--- ids between, in order. p_auto: may rotate and settle on the way (not inside somebody's
+-- hand-out. from_id and to_id: no id is below or above. stretches: from and to, in turns,
+-- of ids that follow each other, in order; null: not known, or too many. p_auto: may rotate and settle on the way (not inside somebody's
 -- long transaction, which would keep the maintenance lock). p_pairs, p_quotas: of
 -- these pairs of lanes (a lane over two) no more than so many; lanes is then the
 -- lane of each task. A quota that is null is as many as there are slots, which are
@@ -118,7 +118,7 @@ create or replace function queues.take(
   p_serial boolean default false, p_spare queues.free_slots[] default null,
   out task_ids bigint[], out attempts smallint[], out failures smallint[],
   out crashes smallint[], out solo boolean[], out parent_ids bigint[], out from_id bigint,
-  out to_id bigint, out straight boolean, out lanes integer[], out quotas integer[],
+  out to_id bigint, out stretches bigint[], out lanes integer[], out quotas integer[],
   out slots queues.free_slots[])
 language plpgsql
 as $$
@@ -148,6 +148,8 @@ declare
   v_cut record;
   v_rows integer;
   v_size integer;
+  v_n integer;
+  v_whole boolean := true;  -- stretches has them all
   v_deleted integer;
   v_gone boolean := false;
   v_taken integer := 0;
@@ -155,7 +157,7 @@ declare
 begin
   task_ids := '{}';
   quotas := p_quotas;
-  if p_pairs is null then  -- else the caller has done that
+  if p_quotas is null then  -- else the caller has looked into the lanes, after that
     perform queues.promote_timers(p_queue_id, queues.timer_floor(p_queue_id), v_now,
                                   greatest(p_want, 200));
   end if;
@@ -197,18 +199,22 @@ begin
     -- has just cut is locked here in its new version, which only a statement
     -- that begins later can see.
     v_most := v_left;
-    if p_pairs is not null then
+    v_pair := null;
+    if p_pairs is not null and v_run.lane > 3 then
       v_pair := array_position(p_pairs, v_run.lane / 2);
       if v_pair is not null and v_quotas[v_pair] is null then
         v_opened := queues.open_pair(p_queue_id, p_pairs[v_pair], p_want, p_serial, v_now,
-                                     p_spare);
-        slots := slots || v_opened.slots;
+                                     p_spare, v_run.lane, p_lanes);
         quotas[v_pair] := v_opened.quota;
         v_quotas[v_pair] := v_opened.quota;
+        if v_opened.slots <> '{}' then
+          slots := slots || v_opened.slots;
+        end if;
       end if;
       v_most := least(v_left, v_quotas[v_pair]);
       if v_most < 1 then
-        v_lanes := array(select l from unnest(v_lanes) l where l / 2 <> v_run.lane / 2);
+        v_lanes := array_remove(array_remove(v_lanes, 2 * p_pairs[v_pair]),
+                                2 * p_pairs[v_pair] + 1);
         v_stuck := 0;
         continue;
       end if;
@@ -301,24 +307,34 @@ begin
         v_rows := v_rows - 1;
         v_gone := not found;
       end if;
-      delete from queues.ready where ctid = any(v_got.places[1:v_rows]);
-      get diagnostics v_deleted = row_count;
+      v_deleted := 0;
+      if v_rows > 0 then
+        delete from queues.ready where ctid = any(v_got.places[1:v_rows]);
+        get diagnostics v_deleted = row_count;
+      end if;
       if v_gone or v_deleted <> v_rows then
         raise exception 'a locked row of queues.ready has gone'
           using errcode = 'internal_error';
       end if;
-      -- One walk over their stretch of the table is cheaper for whoever reads them
-      -- than a look-up of each.
-      straight := task_ids = '{}' and v_got.whole and not v_got.special
-                  and v_got.ids[cardinality(v_got.ids)] - v_got.ids[1] = cardinality(v_got.ids) - 1;
-      if straight and v_got.sizes is not null then
-        for i in 2..cardinality(v_got.places) loop
-          exit when not straight;
-          straight := v_got.first_ids[i] = v_got.first_ids[i - 1] + v_got.sizes[i - 1];
+      v_size := cardinality(v_got.ids);
+      if v_got.special or not v_got.whole then
+        v_whole := false;
+      elsif v_whole and v_got.sizes is null then
+        v_whole := v_got.ids[v_size] - v_got.ids[1] = v_size - 1;
+        if v_whole and v_size > 1 then
+          v_whole := v_got.ids = array(select generate_series(v_got.ids[1], v_got.ids[v_size]));
+        end if;
+        stretches := stretches || v_got.ids[1] || v_got.ids[v_size];
+      elsif v_whole then
+        for i in 1..v_rows + (v_got.cut_n is not null)::integer loop
+          v_n := cardinality(stretches);
+          v_size := case when i > v_rows then v_got.cut_n else v_got.sizes[i] end;
+          if stretches[v_n] + 1 = v_got.first_ids[i] then
+            stretches[v_n] := stretches[v_n] + v_size;
+          else
+            stretches := stretches || v_got.first_ids[i] || v_got.first_ids[i] + v_size - 1;
+          end if;
         end loop;
-      elsif straight and cardinality(v_got.ids) > 1 then
-        straight := v_got.ids = array(select generate_series(v_got.ids[1],
-                                                             v_got.ids[cardinality(v_got.ids)]));
       end if;
       from_id := least(from_id, v_got.from_id);
       to_id := greatest(to_id, v_got.to_id);
@@ -328,6 +344,10 @@ begin
         lanes := lanes || array_fill(v_run.lane, array[cardinality(v_got.ids)]);
         if v_pair is not null then
           v_quotas[v_pair] := v_quotas[v_pair] - cardinality(v_got.ids);
+          if v_quotas[v_pair] = 0 and v_left > 0 then  -- no more of these
+            v_lanes := array_remove(array_remove(v_lanes, 2 * p_pairs[v_pair]),
+                                    2 * p_pairs[v_pair] + 1);
+          end if;
         end if;
       end if;
       -- A bundle that was cut has left a dead version too.
@@ -349,6 +369,9 @@ begin
     end if;
   end loop;
 
+  if not v_whole or cardinality(stretches) > 2 + cardinality(task_ids) / 5 then
+    stretches := null;
+  end if;
   -- Churn, not time, closes a generation: dice instead of a counter that all
   -- would have to update. Who takes many rows at once walks over the dead ones
   -- once for all of them, and need not rotate as often.

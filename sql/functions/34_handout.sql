@@ -2,17 +2,17 @@
 
 -- Takes and leases up to p_want tasks of a queue for the caller. Honours pause,
 -- top_concurrency and limits; with no limit in the queue, which costs one look,
--- the claim is the plain one. Returns one record of parallel arrays; no task: null.
+-- the claim is the plain one, and with simple ones the same with more lanes. Returns one record of parallel arrays; no task: null.
 -- p_serial: the caller runs what it gets one after the other, so that a batch
 -- holds one place of top_concurrency. p_spare: slots of leases that this transaction
--- has ended, to be used again; reused: all of them are. straight: see queues.take.
+-- has ended, to be used again; reused: all of them are. stretches: see queues.take.
 -- Internal.
 create or replace function queues.hand_out(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_expires_at timestamptz, p_now timestamptz,
   p_auto boolean, p_serial boolean, p_spare queues.free_slots[] default null,
   out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
-  out parent_ids bigint[], out straight boolean, out reused boolean)
+  out parent_ids bigint[], out stretches bigint[], out reused boolean)
 language plpgsql
 as $$
 declare
@@ -21,6 +21,8 @@ declare
   v_backend_start timestamptz;
   v_places integer;
   v_lanes integer[];
+  v_pairs integer[];
+  v_simple boolean := true;
 begin
   if p_queue.paused and (p_queue.paused_until is null or p_queue.paused_until > p_now) then
     return;
@@ -33,8 +35,30 @@ begin
   if p_backend_pid is not null then
     v_backend_start := worker.backend_start();
   end if;
-  if p_queue.concurrency_limit is not null
-     or exists (select from queues.gated g where g.queue_id = p_queue.queue_id) then
+  v_lanes := p_lanes;
+  if exists (select from queues.gated g where g.queue_id = p_queue.queue_id) then
+    -- Usual, and then the claim needs to know little: there is no limit but of how many
+    -- run at once, no key, none to be looked after, and nothing in shared lanes to look
+    -- out for.
+    select array_agg(g.command_id),
+           p_lanes
+             || array_agg(2 * g.command_id) filter (where g.shared_lane = any(p_lanes)
+                                                      and not 2 * g.command_id = any(p_lanes))
+             || array_agg(2 * g.command_id + 1)
+                  filter (where g.shared_lane + 1 = any(p_lanes)
+                            and not 2 * g.command_id + 1 = any(p_lanes)),
+           bool_and(g.simple and g.strays_since is null) and p_queue.top_concurrency is null
+             and pg_sequence_last_value('queues.order_used') is null
+             and coalesce(pg_sequence_last_value('queues.gate_check_check_id_seq')
+                            < coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0), true)
+             and current_setting('transaction_isolation') = 'read committed'
+      into v_pairs, v_lanes, v_simple
+      from queues.gated g where g.queue_id = p_queue.queue_id;
+    if cardinality(v_pairs) > 1 then  -- may be said twice
+      v_lanes := array(select distinct l from unnest(v_lanes) l);
+    end if;
+  end if;
+  if p_queue.concurrency_limit is not null or not v_simple then
     v_taken := queues.hand_out_limited(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
                                        p_backend_pid, v_backend_start, p_expires_at, p_now,
                                        p_auto, p_serial, p_spare);
@@ -42,21 +66,28 @@ begin
     task_ids := v_taken.task_ids;
     attempts := v_taken.attempts;
     parent_ids := v_taken.parent_ids;
-    straight := v_taken.straight;
+    stretches := v_taken.stretches;
     reused := v_taken.reused;
     return;
   end if;
   if p_queue.top_concurrency is null then
-    v_taken := queues.take(p_queue.queue_id, p_lanes, p_want, p_max_priority, p_auto);
+    v_taken := queues.take(p_queue.queue_id, v_lanes, p_want, p_max_priority, p_auto, v_pairs,
+                           null, p_serial, p_spare);
     if v_taken.task_ids = '{}' then
       return;
     end if;
     lease_ids := queues.open_lease(p_queue.queue_id, v_taken, p_worker_id, p_backend_pid,
-                                   v_backend_start, p_now, p_expires_at);
+                                   v_backend_start, p_now, p_expires_at,
+                                   p_limited => v_taken.slots is not null);
+    if v_taken.slots is not null then
+      reused := queues.hold_slots(v_taken.slots, lease_ids, v_taken.task_ids, v_taken.lanes,
+                                  p_serial, p_now)
+                and cardinality(p_spare) = 1;
+    end if;
     task_ids := v_taken.task_ids;
     attempts := v_taken.attempts;
     parent_ids := v_taken.parent_ids;
-    straight := v_taken.straight;
+    stretches := v_taken.stretches;
     return;
   end if;
 

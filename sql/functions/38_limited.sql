@@ -76,27 +76,52 @@ begin
 end
 $$;
 
--- Locks slots for up to p_want tasks of a command that has a limit.
+-- How many tasks of a command may start, up to p_want, and the slots that are locked for
+-- them. p_lane: the one in which the first of them stands, of the caller's p_lanes.
+-- Null: this command has other limits than the caller knows, or other workers.
 create or replace function queues.open_pair(
   p_queue_id integer, p_pair integer, p_want integer, p_serial boolean, p_now timestamptz,
-  p_spare queues.free_slots[], out quota integer, out slots queues.free_slots[])
+  p_spare queues.free_slots[], p_lane integer default null, p_lanes integer[] default null,
+  out quota integer, out slots queues.free_slots[])
 language plpgsql
 as $$
 declare
   c_soon constant interval := '10 milliseconds';
-  v_command text;
-  v_settled bigint;
-  v_want integer;
+  c_dice constant double precision := 0.005;  -- see queues.get_slots
+  v_command record;
 begin
   -- In another queue than its own nothing is settled: who changes the limit might not
   -- know yet that there are tasks.
-  select c.command, case when c.queue_id = p_queue_id then g.settled end,
-         case when p_serial then 1 else least(p_want, c.concurrency_limit) end
-    into v_command, v_settled, v_want
+  select c.command, c.concurrency_limit, case when c.queue_id = p_queue_id then g.settled end as settled,
+         case when cardinality(p_spare) = 1 and (p_spare[1]).task_key = c.command
+                   and c.queue_id = p_queue_id and (p_spare[1]).lease_id > g.settled
+              then cardinality((p_spare[1]).slot_groups) end as reusable,
+         p_lane is null or c.simple and (c.shared_lane is null
+           or c.shared_lane + p_lane % 2 = any(p_lanes)) as as_known
+    into v_command
     from worker.command_registry c
     left join queues.slot_group g on g.task_key = c.command and g.slot_group_number = 1
    where c.command_id = p_pair;
-  slots := queues.get_slots(v_command, v_want, p_pair, p_spare, v_settled);
+  if not v_command.as_known then
+    perform queues.describe_gated(c) from worker.command_registry c where c.command_id = p_pair;
+    perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
+    quota := 0;
+    return;
+  elsif v_command.concurrency_limit is null then
+    quota := p_want;
+    return;
+  end if;
+  quota := case when p_serial then 1 else least(p_want, v_command.concurrency_limit) end;
+  -- The slots of the batch before, as they are: what a busy worker does.
+  if v_command.reusable >= quota and random() > c_dice then
+    slots := p_spare;
+    slots[1].pair := p_pair;
+    if p_serial then
+      quota := p_want;
+    end if;
+    return;
+  end if;
+  slots := queues.get_slots(v_command.command, quota, p_pair, p_spare, v_command.settled);
   if slots is null then
     perform queues.set_alarm(p_queue_id, p_now + c_soon, p_now);
   end if;
@@ -146,8 +171,7 @@ begin
                 and g.strays_since is not null) as strays,
            array(select 2 * c.command_id + s from unnest('{0,1}'::integer[]) s
                   where (2 * c.command_id + s = any(p_lanes)
-                         or case when c.kind in ('procedure', 'db_function') then 0
-                                 when c.kind <> 'native' then 2 end + s = any(p_lanes))
+                         or c.shared_lane + s = any(p_lanes))
                     and exists (select from queues.ready r
                                  where r.queue_id = p_queue_id
                                    and r.generation = any(v_generations)
@@ -219,7 +243,7 @@ create or replace function queues.admit(
   p_spare queues.free_slots[], p_top boolean default false, p_each boolean default false,
   p_again boolean default true,
   out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
-  out parent_ids bigint[], out straight boolean, out reused boolean)
+  out parent_ids bigint[], out stretches bigint[], out reused boolean)
 language plpgsql
 as $$
 declare
@@ -283,7 +307,7 @@ begin
       select '{}'::bigint[] as task_ids, '{}'::integer[] as lanes, '{}'::smallint[] as attempts,
              '{}'::smallint[] as failures, '{}'::smallint[] as crashes, '{}'::boolean[] as solo,
              null::bigint[] as parent_ids, null::bigint as from_id, null::bigint as to_id,
-             null::boolean as straight into v_got;
+             null::bigint[] as stretches into v_got;
     end if;
     exit when v_n = 0;
     select array_agg(coalesce(c.verdict, 'go') order by u.i) as verdicts,
@@ -326,7 +350,7 @@ begin
            v_got.solo || array_agg(coalesce(u.solo, false) order by u.i) as solo,
            v_got.parent_ids || v_taken.parent_ids as parent_ids,
            least(v_got.from_id, v_taken.from_id) as from_id,
-           greatest(v_got.to_id, v_taken.to_id) as to_id, false as straight,
+           greatest(v_got.to_id, v_taken.to_id) as to_id, null::bigint[] as stretches,
            v_gates || array_remove(array_agg(u.group_gate order by u.i), null)
                    || array_remove(array_agg(u.order_gate order by u.i), null) as gates,
            v_gate_tasks
@@ -364,7 +388,7 @@ begin
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
     parent_ids := v_got.parent_ids;
-    straight := v_got.straight;
+    stretches := v_got.stretches;
     if v_slots <> '{}' then
       reused := queues.hold_slots(v_slots, lease_ids, task_ids, v_got.lanes, p_serial, p_now)
                 and cardinality(p_spare) = 1;
@@ -385,7 +409,7 @@ begin
   -- look again, now and then soon.
   if v_got.task_ids = '{}' and v_back then
     if p_again then
-      select * into lease_ids, task_ids, attempts, parent_ids, straight, reused
+      select * into lease_ids, task_ids, attempts, parent_ids, stretches, reused
         from queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
                           p_backend_start, p_expires_at, p_now, p_auto, p_serial, p_spare, p_top,
                           p_each, p_again => false);
@@ -448,104 +472,25 @@ begin
 end
 $$;
 
--- The only command of a queue that has a limit, if that is of how many run at once
--- and there is no other limit, no key and nothing in shared lanes to look out for:
--- usual, and then the claim needs to know little.
-create or replace function queues.only_limited(
-  p_queue worker.queue_registry,
-  out command_id integer, out command text, out concurrency_limit integer, out lane integer,
-  out settled bigint)
-language plpgsql
-as $$
-declare
-  v_check bigint := pg_sequence_last_value('queues.gate_check_check_id_seq');
-begin
-  if p_queue.top_concurrency is not null or p_queue.concurrency_limit is not null
-     or pg_sequence_last_value('queues.order_used') is not null then
-    return;
-  end if;
-  if v_check is not null then
-    if v_check >= coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0) then
-      return;
-    end if;
-  end if;
-  select c.command_id, c.command, c.concurrency_limit,
-         case when c.kind in ('procedure', 'db_function') then 0
-              when c.kind <> 'native' then 2 end,
-         case when c.queue_id = p_queue.queue_id then s.settled end
-    into command_id, command, concurrency_limit, lane, settled
-    from queues.gated g
-    join worker.command_registry c on c.command_id = g.command_id
-    left join queues.slot_group s on s.task_key = c.command and s.slot_group_number = 1
-   where g.queue_id = p_queue.queue_id and g.strays_since is null
-     and c.concurrency_limit is not null and not c.paused and c.window_start is null
-     and c.rate_limit is null and c.group_concurrency_limit is null and c.group_rate_limit is null
-     and (select count(*) from queues.gated o where o.queue_id = p_queue.queue_id) = 1;
-end
-$$;
-
--- queues.hand_out for a queue with limits.
+-- queues.hand_out for a queue with limits of all kinds.
 create or replace function queues.hand_out_limited(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_backend_start timestamptz,
   p_expires_at timestamptz, p_now timestamptz, p_auto boolean, p_serial boolean,
   p_spare queues.free_slots[],
   out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
-  out parent_ids bigint[], out straight boolean, out reused boolean)
+  out parent_ids bigint[], out stretches bigint[], out reused boolean)
 language plpgsql
 as $$
 declare
   v_got record;
   v_places integer;
   v_lanes integer[];
-  v_only record;
-  v_slots queues.free_slots[];
-  v_quota integer;  -- null: found out when such a task comes up
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'queue limits need isolation level read committed, not %',
       current_setting('transaction_isolation')
       using errcode = 'invalid_transaction_state';
-  end if;
-  v_only := queues.only_limited(p_queue);
-  if v_only.command_id is not null then
-    v_lanes := p_lanes;
-    for i in 0..1 loop
-      if v_only.lane + i = any(p_lanes) and not 2 * v_only.command_id + i = any(p_lanes) then
-        v_lanes := v_lanes || 2 * v_only.command_id + i;
-      end if;
-    end loop;
-    -- Where what the caller has is enough, nothing will be locked.
-    if p_spare is not null then
-      v_quota := least(p_want, v_only.concurrency_limit);
-      if cardinality(p_spare) = 1 and p_spare[1].task_key = v_only.command
-         and p_spare[1].lease_id > v_only.settled and queues.count_free(p_spare) >= v_quota then
-        v_slots := queues.get_slots(v_only.command, v_quota, v_only.command_id, p_spare,
-                                    v_only.settled);
-      else
-        v_quota := null;
-      end if;
-    end if;
-    perform queues.promote_timers(p_queue.queue_id, queues.timer_floor(p_queue.queue_id), p_now,
-                                  greatest(p_want, 200));
-    v_got := queues.take(p_queue.queue_id, v_lanes, p_want, p_max_priority, p_auto,
-                         array[v_only.command_id], array[v_quota], p_serial, p_spare);
-    if v_got.task_ids = '{}' then
-      return;
-    end if;
-    v_slots := v_slots || v_got.slots;
-    lease_ids := queues.open_lease(p_queue.queue_id, v_got, p_worker_id, p_backend_pid,
-                                   p_backend_start, p_now, p_expires_at,
-                                   p_limited => cardinality(v_slots) > 0 is true);
-    if v_slots <> '{}' then
-      reused := queues.hold_slots(v_slots, lease_ids, v_got.task_ids, v_got.lanes, p_serial, p_now)
-                and cardinality(p_spare) = 1;
-    end if;
-    task_ids := v_got.task_ids;
-    attempts := v_got.attempts;
-    parent_ids := v_got.parent_ids;
-    straight := v_got.straight;
-    return;
   end if;
   if p_queue.top_concurrency is null then
     v_got := queues.admit(p_queue, p_want, p_lanes, p_max_priority, p_worker_id, p_backend_pid,
@@ -576,7 +521,7 @@ begin
     task_ids := v_got.task_ids;
     attempts := v_got.attempts;
     parent_ids := v_got.parent_ids;
-    straight := v_got.straight;
+    stretches := v_got.stretches;
     reused := v_got.reused;
   end if;
 end

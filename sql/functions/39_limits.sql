@@ -17,9 +17,21 @@ begin
   if p_strays_since is not null
      or not exists (select from queues.gated g
                      where g.queue_id = p_queue_id and g.command_id = p_command_id) then
-    insert into queues.gated (queue_id, command_id, strays_since)
-      values (p_queue_id, p_command_id, p_strays_since);
+    insert into queues.gated (queue_id, command_id, strays_since, simple, shared_lane)
+      select p_queue_id, p_command_id, p_strays_since, c.simple, c.shared_lane
+        from worker.command_registry c where c.command_id = p_command_id;
   end if;
+end
+$$;
+
+-- Brings what queues.gated says of a command up to date.
+create or replace function queues.describe_gated(p_command worker.command_registry) returns void
+language plpgsql
+as $$
+begin
+  update queues.gated g set simple = p_command.simple, shared_lane = p_command.shared_lane
+   where g.command_id = p_command.command_id
+     and (g.simple, g.shared_lane) is distinct from (p_command.simple, p_command.shared_lane);
 end
 $$;
 
@@ -107,6 +119,7 @@ begin
   if new.lane <> old.lane and old.lane > 3 or worker.is_limited(new) then
     perform queues.add_gated(new.queue_id, new.command_id);
   end if;
+  perform queues.describe_gated(new);
   if new.lane > 3 and old.lane <= 3 then
     perform queues.add_gated(q.queue_id, new.command_id, v_now) from worker.queue_registry q;
   end if;
@@ -433,11 +446,15 @@ declare
   v_idle boolean;
 begin
   for v_row in
-    select g.ctid as place, g.*, c.command, c.queue_id = g.queue_id and worker.is_limited(c) as limited
+    select g.ctid as place, g.*, c.command, c as registered, c.queue_id = g.queue_id and worker.is_limited(c) as limited
       from queues.gated g join worker.command_registry c using (command_id)
      where g.strays_since is null or g.strays_since < p_now - interval '1 hour'
      order by g.queue_id, g.command_id for update of g skip locked
   loop
+    if (v_row.simple, v_row.shared_lane)
+         is distinct from ((v_row.registered).simple, (v_row.registered).shared_lane) then
+      perform queues.describe_gated(v_row.registered);
+    end if;
     if v_row.strays_since is not null then
       if queues.all_ended_since(v_row.strays_since)
          and not queues.has_in_lanes(v_row.queue_id, v_row.command, '[0,4)') then

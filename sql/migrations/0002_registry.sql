@@ -32,6 +32,8 @@ create table worker.command_registry (
   -- The line that its top-level tasks wait in, always even; children in the one
   -- after it. 0: run by SQL, 2: run elsewhere, more: a line of this command's own.
   lane integer not null,
+  -- Who serves this one can run it: 0 or 2; null: not everybody can.
+  shared_lane integer,
   generation_cell regclass not null,
   wake_cell regclass not null,
   handler_procedure text,

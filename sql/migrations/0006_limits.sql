@@ -13,8 +13,14 @@ create table queues.gated (
   -- the shared ones. Null: none can be.
   strays_since timestamptz,
   -- Since then it has neither a limit nor a task in a lane of its own.
-  idle_since timestamptz
+  idle_since timestamptz,
+  -- What the registry says of the command; may be out of date for a moment, so that
+  -- whoever takes one of its tasks looks there.
+  simple boolean not null,
+  shared_lane integer
 );
+-- There is no limit but that of how many of the command run at once.
+alter table worker.command_registry add column simple boolean not null;
 create index gated_queue_idx on queues.gated (queue_id, command_id);
 
 -- The slots of a command ('COMMAND') or a queue ('queue:QUEUE') in at most 50
