@@ -23,11 +23,13 @@ create or replace view queues.task_lease as
 
 -- Puts taken tasks under a lease: all under one, but each that must be alone
 -- under its own. Returns the lease of each task. p_top: each lease is to hold a
--- place of top_concurrency. p_limited: it holds slots. Internal.
+-- place of top_concurrency. p_limited: it holds slots; p_kept: these, see
+-- queues.lease_open. Internal.
 create or replace function queues.open_lease(
   p_queue_id integer, p_taken record, p_worker_id bigint, p_backend_pid integer,
   p_backend_start timestamptz, p_now timestamptz, p_expires_at timestamptz,
-  p_top boolean default false, p_each boolean default false, p_limited boolean default false)
+  p_top boolean default false, p_each boolean default false, p_limited boolean default false,
+  p_kept queues.free_slots default null)
 returns bigint[]
 language plpgsql
 as $$
@@ -45,9 +47,9 @@ begin
               p_now, p_expires_at, p_taken.task_ids, p_taken.from_id, p_taken.to_id,
               p_taken.attempts, p_taken.failures, p_taken.crashes, p_taken.parent_ids);
     insert into queues.lease_open (lease_id, queue_id, worker_id, backend_pid, expires_at,
-                                   task_id, top, limited)
+                                   task_id, top, limited, kept)
       values (v_lease_id, p_queue_id, p_worker_id, p_backend_pid, p_expires_at,
-              case when v_n = 1 then p_taken.task_ids[1] end, p_top, p_limited);
+              case when v_n = 1 then p_taken.task_ids[1] end, p_top, p_limited, p_kept);
     return array_fill(v_lease_id, array[v_n]);
   end if;
 
@@ -96,10 +98,10 @@ declare
   v_alone boolean;
   v_ended boolean;
   v_unfinished bigint[];
-  v_limited boolean;
+  v_open queues.lease_open;
   v_lost integer := 0;
 begin
-  delete from queues.lease_open o where o.lease_id = p_lease_id returning o.limited into v_limited;
+  delete from queues.lease_open o where o.lease_id = p_lease_id returning o.* into v_open;
   if not found then
     return 0;
   end if;
@@ -149,8 +151,8 @@ begin
     v_lost := v_lost + 1;
   end loop;
   perform queues.count_lease(v_lease, p_now, v_unfinished);
-  if v_limited then
-    perform queues.release_slots(p_lease_id, v_lease.queue_id);
+  if v_open.limited then
+    perform queues.release_slots(v_open);
   end if;
   return v_lost;
 end

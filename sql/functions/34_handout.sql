@@ -23,6 +23,7 @@ declare
   v_lanes integer[];
   v_pairs integer[];
   v_simple boolean := true;
+  v_kept queues.free_slots;
 begin
   if p_queue.paused and (p_queue.paused_until is null or p_queue.paused_until > p_now) then
     return;
@@ -76,10 +77,15 @@ begin
     if v_taken.task_ids = '{}' then
       return;
     end if;
+    if v_taken.slots is not null then
+      v_kept := queues.kept_slots(v_taken, p_serial, p_spare);
+    end if;
     lease_ids := queues.open_lease(p_queue.queue_id, v_taken, p_worker_id, p_backend_pid,
                                    v_backend_start, p_now, p_expires_at,
-                                   p_limited => v_taken.slots is not null);
-    if v_taken.slots is not null then
+                                   p_limited => v_taken.slots is not null, p_kept => v_kept);
+    if v_kept.lease_id is not null then
+      reused := true;
+    elsif v_taken.slots is not null then
       reused := queues.hold_slots(v_taken.slots, lease_ids, v_taken.task_ids, v_taken.lanes,
                                   p_serial, p_now)
                 and cardinality(p_spare) = 1;

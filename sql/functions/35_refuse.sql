@@ -45,12 +45,13 @@ begin
     select s.lease_id, array_agg(s.task_id) as ids, array_agg(s.reason) as reasons,
            array_agg(case when s.reason is null then 'released' else 'canceled' end) as outcomes
       from (select u.lease_id, u.task_id, queues.stop_reason(u.task_id, t.parent_id) as reason,
-                   c.lane + (t.parent_id is not null)::integer as lane
+                   (t.parent_id is not null)::integer as odd, c.lane, c.shared_lane
               from unnest(p_got.lease_ids, p_got.task_ids) u(lease_id, task_id)
              cross join lateral (select * from queues.task t
                                   where t.task_id = u.task_id offset 0) t
               left join worker.command_registry c on c.command = t.task_type) s
-     where s.reason is not null or not s.lane = any(p_lanes)
+     where s.reason is not null
+        or not (s.lane + s.odd = any(p_lanes) or coalesce(s.shared_lane + s.odd = any(p_lanes), false))
      group by s.lease_id
   loop
     -- Waits for no parent: it holds rows that others may be waiting for.

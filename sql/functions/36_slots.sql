@@ -254,13 +254,35 @@ begin
 end
 $$;
 
+-- What a lease can remember of its slots (queues.lease_open.kept): those of one limit,
+-- under which all of its tasks run. With a lease_id they go over to it as they are.
+create or replace function queues.kept_slots(p_taken record, p_serial boolean,
+                                             p_spare queues.free_slots[])
+returns queues.free_slots
+language plpgsql
+as $$
+declare
+  v_slots queues.free_slots := p_taken.slots[1];
+  v_n integer := cardinality(p_taken.task_ids);
+begin
+  if p_serial or cardinality(p_taken.slots) > 1 or p_taken.solo is not null
+     or p_taken.lanes[1] / 2 <> v_slots.pair or p_taken.lanes[1] <> any(p_taken.lanes) then
+    return null;
+  end if;
+  if v_n < cardinality(v_slots.slot_groups) or cardinality(p_spare) > 1 then
+    v_slots.lease_id := null;
+    v_slots.slot_groups := v_slots.slot_groups[1:v_n];
+  end if;
+  return v_slots;
+end
+$$;
+
 -- Gives back the slots of a lease: of these tasks, or of all. The caller has
 -- locked the lease, so it is done once. What waits for them is let go on. With
 -- p_keep, slots of slot groups are not given back but returned, for the next
 -- hand-out in this transaction; the caller then calls queues.release_spare.
 create or replace function queues.release_slots(
-  p_lease_id bigint, p_queue_id integer, p_ids bigint[] default null,
-  p_keep boolean default false)
+  p_open queues.lease_open, p_ids bigint[] default null, p_keep boolean default false)
 returns queues.free_slots[]
 language plpgsql
 as $$
@@ -272,20 +294,33 @@ declare
   v_last bigint[];
   v_more text[];
   v_gated boolean;
+  v_kept queues.free_slots := p_open.kept;
 begin
+  if v_kept.task_key is not null and not p_open.partial then
+    if p_keep then
+      v_kept.lease_id := coalesce(v_kept.lease_id, p_open.lease_id);
+      return array[v_kept];
+    elsif v_kept.lease_id is not null then
+      update queues.slot_held h
+         set lease_id = p_open.lease_id, since = l.leased_at, task_ids = l.task_ids
+        from queues.lease l
+       where h.lease_id = v_kept.lease_id and h.task_key = v_kept.task_key
+         and l.lease_id = p_open.lease_id;
+    end if;
+  end if;
   if p_keep then
     select array_agg(row(h.task_key, h.slot_groups, null, h.lease_id)::queues.free_slots)
              filter (where h.slot_groups is not null),
            bool_or(h.slot_groups is null)
       into v_spare, v_gated
-      from queues.slot_held h where h.lease_id = p_lease_id;
+      from queues.slot_held h where h.lease_id = p_open.lease_id;
     if v_gated is not true then
       return v_spare;
     end if;
   end if;
   with gone as (
     delete from queues.slot_held h
-     where h.lease_id = p_lease_id and (p_ids is null or h.task_ids <@ p_ids)
+     where h.lease_id = p_open.lease_id and (p_ids is null or h.task_ids <@ p_ids)
        and not (p_keep and h.slot_groups is not null)
     returning h.task_key, h.task_ids)
   select array_agg(g.task_key), array_agg(cardinality(g.task_ids)),
@@ -299,7 +334,7 @@ begin
              slot_groups = case when h.slot_groups is not null then
                array(select u.n from unnest(h.task_ids, h.slot_groups) with ordinality u(id, n, i)
                       where not u.id = any(p_ids) order by u.i) end
-       where h.lease_id = p_lease_id and h.task_ids && p_ids
+       where h.lease_id = p_open.lease_id and h.task_ids && p_ids
       returning h.task_key)
     select array_agg(l.task_key) into v_more from less l;
   end if;
@@ -319,7 +354,7 @@ begin
       perform queues.unpark_all(v_gates.keys, v_gates.counts, v_gates.last);
     end if;
   end if;
-  perform queues.wake_for_slots(p_queue_id);
+  perform queues.wake_for_slots(p_open.queue_id);
   return v_spare;
 end
 $$;
@@ -340,7 +375,8 @@ end
 $$;
 
 -- Gives back what was kept of leases that have ended and that no other has got.
-create or replace function queues.release_spare(p_spare queues.free_slots[]) returns void
+create or replace function queues.release_spare(p_spare queues.free_slots[], p_queue_id integer)
+returns void
 language plpgsql
 as $$
 declare
@@ -348,9 +384,20 @@ declare
 begin
   delete from queues.slot_held h where h.lease_id = any(v_leases);
   perform queues.wake_for_slots(q.queue_id)
-     from (select distinct l.queue_id from queues.lease l where l.lease_id = any(v_leases)) q;
+     from (select p_queue_id as queue_id union
+           select l.queue_id from queues.lease l where l.lease_id = any(v_leases)) q;
 end
 $$;
+
+-- Who holds what at this moment.
+create or replace view queues.slot_holder as
+  select h.task_key, coalesce(o.lease_id, h.lease_id) as lease_id,
+         coalesce(l.task_ids, h.task_ids) as task_ids, h.slot_groups,
+         coalesce(l.leased_at, h.since) as since
+    from queues.slot_held h
+    left join queues.lease_open o on not o.partial and (o.kept).lease_id = h.lease_id
+                                 and (o.kept).task_key = h.task_key
+    left join queues.lease l on l.lease_id = o.lease_id;
 
 -- Makes the groups of a key what its limit says; null: none. Nothing that runs is
 -- touched: a group that is not wanted any more gets capacity 0, and goes when
@@ -397,7 +444,8 @@ declare
   v_n integer;
 begin
   for v_lease in
-    select o.lease_id, l.task_ids, l.backend_pid
+    select o.lease_id, l.task_ids, l.backend_pid,
+           case when not o.partial then (o.kept).lease_id end as kept_from
       from queues.lease_open o join queues.lease l using (lease_id)
      where case when p_key like 'queue:%'
              then l.queue_id = (select q.queue_id from worker.queue_registry q
@@ -427,7 +475,8 @@ begin
                                   where e.task_id = u.id and e.lease_id = v_lease.lease_id)) s
        where s.key is not null
          and not exists (select from queues.slot_held h
-                          where h.lease_id = v_lease.lease_id and h.task_key = s.key)
+                          where h.lease_id in (v_lease.lease_id, v_lease.kept_from)
+                            and h.task_key = s.key)
        group by s.key;
     get diagnostics v_n = row_count;
     if v_n > 0 then

@@ -275,7 +275,7 @@ create or replace view worker.slot_usage as
             coalesce(jsonb_agg(jsonb_build_object(
               'task', u.id, 'lease', h.lease_id, 'worker', l.worker_id, 'pid', l.backend_pid,
               'since', h.since) order by h.since, u.id) filter (where u.id is not null), '[]') as holders
-       from queues.slot_held h
+       from queues.slot_holder h
        left join queues.lease l on l.lease_id = h.lease_id
       cross join lateral (select unnest(h.task_ids) as id) u
       where h.task_key = k.task_key) h;
@@ -287,7 +287,7 @@ comment on view worker.slot_usage is
 -- and go in one transaction, so what one statement sees is no matter of time.
 create or replace view worker.slot_problem as
   select h.task_key, h.lease_id, h.task_ids, 'its lease has ended' as problem
-    from queues.slot_held h
+    from queues.slot_holder h
    where not exists (select from queues.lease_open o where o.lease_id = h.lease_id)
   union all
   select k.task_key, o.lease_id, array_agg(t.task_id), 'runs without a slot'
@@ -305,7 +305,7 @@ create or replace view worker.slot_problem as
      and (select true from queues.task_completed d where d.task_id = u.id) is null
      and (select true from queues.attempt_end e
            where e.task_id = u.id and e.lease_id = o.lease_id) is null
-     and not exists (select from queues.slot_held h
+     and not exists (select from queues.slot_holder h
                       where h.lease_id = o.lease_id and h.task_key = k.task_key)
    group by k.task_key, o.lease_id;
 

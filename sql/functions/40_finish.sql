@@ -85,7 +85,7 @@ begin
     perform queues.count_lease(v_lease, p_now, v_ids);
   end if;
   if v_open.limited then
-    v_spare := queues.release_slots(p_lease_id, v_lease.queue_id, p_keep => p_keep);
+    v_spare := queues.release_slots(v_open, p_keep => p_keep);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
@@ -284,7 +284,7 @@ begin
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
   end if;
   if v_open.limited then
-    perform queues.release_slots(p_lease_id, v_lease.queue_id, v_good.ids);
+    perform queues.release_slots(v_open, v_good.ids);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(v_lease.parent_ids);
@@ -467,7 +467,7 @@ begin
     -- One that was given up gets nothing: nobody would look after its leases.
     if not v_for.alive then
       if v_spare is not null then
-        perform queues.release_spare(v_spare);
+        perform queues.release_spare(v_spare, (v_for.queue).queue_id);
       end if;
       return;
     end if;
@@ -478,7 +478,7 @@ begin
                                v_now, true, false, v_spare);
       if v_spare is not null then
         if v_got.reused is not true then
-          perform queues.release_spare(v_spare);
+          perform queues.release_spare(v_spare, (v_for.queue).queue_id);
         end if;
         v_spare := null;
       end if;

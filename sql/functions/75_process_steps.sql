@@ -121,19 +121,17 @@ declare
   v_last bigint := p_ids[cardinality(p_ids)];
   v_first bigint := p_ids[1];
   v_lease queues.lease;
-  v_top boolean;
-  v_partial boolean;
-  v_limited boolean;
+  v_open queues.lease_open;
+  v_held record;
   v_state text := 'completed';
 begin
-  select l.*, o.top, o.partial, o.limited into v_lease.lease_id, v_lease.worker_id, v_lease.backend_pid,
-         v_lease.backend_start, v_lease.queue_id, v_lease.leased_at, v_lease.expires_at,
-         v_lease.task_ids, v_lease.from_id, v_lease.to_id, v_lease.attempts, v_lease.failures,
-         v_lease.crashes, v_lease.parent_ids, v_top, v_partial, v_limited
+  select l as lease, o as open into v_held
     from queues.lease_open o join queues.lease l using (lease_id)
    where o.lease_id = p_lease_id and o.backend_pid = pg_backend_pid()
      for no key update of o;
-  if not found or not p_ids <@ v_lease.task_ids
+  v_lease := v_held.lease;
+  v_open := v_held.open;
+  if v_lease.lease_id is null or not p_ids <@ v_lease.task_ids
      or exists (select from queues.attempt_end e
                  where e.task_id = any(p_ids) and e.lease_id = p_lease_id) then
     raise exception 'the lease of task % is not in force', v_last
@@ -153,7 +151,7 @@ begin
         from unnest(p_ids, p_durations) u(id, duration);
     perform queues.note_ended(p_ids);
   else
-    perform queues.end_tasks(v_lease, v_top, v_now, pg_backend_pid(), p_ids,
+    perform queues.end_tasks(v_lease, v_open.top, v_now, pg_backend_pid(), p_ids,
                              array_agg(coalesce(u.run ->> 'outcome', 'completed') order by u.i),
                              array_agg(u.run ->> 'error' order by u.i),
                              array_agg(u.run -> 'result' order by u.i), p_durations,
@@ -169,11 +167,11 @@ begin
   if p_last and queues.unfinished(v_lease) = '{}' then
     delete from queues.lease_open o where o.lease_id = p_lease_id;
     perform queues.count_lease(v_lease, v_now, p_ids);
-  elsif not v_partial then
+  elsif not v_open.partial then
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
   end if;
-  if v_limited then
-    perform queues.release_slots(p_lease_id, v_lease.queue_id, p_ids);
+  if v_open.limited then
+    perform queues.release_slots(v_open, p_ids);
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(array_agg(distinct t.parent_id))

@@ -8,7 +8,7 @@ begin
   select count(*), string_agg(s.id::text, ', ' order by s.id) filter (where s.i <= 10)
     into n, ids
     from (select u.id, row_number() over (order by u.id) as i
-            from queues.slot_held h cross join lateral unnest(h.task_ids) u(id)
+            from queues.slot_holder h cross join lateral unnest(h.task_ids) u(id)
            where h.task_key = p_key) s;
   if n > 10 then
     ids := ids || ' …';

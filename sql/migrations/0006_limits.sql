@@ -101,5 +101,11 @@ create type queues.free_slots as (
   lease_id bigint
 );
 
+-- The slots of a lease all of whose tasks have one limit in common. With a lease_id they
+-- are those of a lease that has ended, which their row in queues.slot_held still names:
+-- a worker that is busy goes on with its slots without writing. Counts while the lease
+-- is not partial.
+alter table queues.lease_open add column kept queues.free_slots;
+
 -- Lanes of commands' own, for a claim that names none.
 create index command_registry_lane_idx on worker.command_registry (lane) where lane > 3;

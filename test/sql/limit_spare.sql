@@ -5,7 +5,7 @@ set worker.fake_now = '2030-01-01 12:00:00+00';
 set client_min_messages = warning;
 create schema app;
 create view app.held as
-  select h.task_key, h.lease_id, cardinality(h.task_ids) as tasks, h.slot_groups from queues.slot_held h
+  select h.task_key, h.lease_id, cardinality(h.task_ids) as tasks, h.slot_groups from queues.slot_holder h
    order by h.task_key collate "C", h.lease_id;
 create function app.next(p_want int, p_done bigint[], p_worker bigint default null, p_queue text default 'default')
 returns table (event text, lease_id bigint, task_type text, n bigint) language sql as $$
