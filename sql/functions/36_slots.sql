@@ -33,7 +33,9 @@ $$;
 -- Locks slots of a key, enough for p_want if there are that many. Returns what
 -- is free of them; null when others have the locks on all that are free. What runs
 -- above a lowered limit is in groups that are too full, and has to end before
--- anything starts; there can be no more of that than the first look has seen.
+-- anything starts; there can be no more of that than the first look has seen. Where
+-- nothing is free somebody may be gone who holds it: who waits for a slot looks more
+-- often than maintenance does.
 create or replace function queues.lock_slots(p_key text, p_want integer, p_pair integer)
 returns queues.free_slots[]
 language plpgsql
@@ -45,6 +47,7 @@ declare
   v_above integer;
   v_locked integer[];
   v_groups integer[];
+  c_dice constant double precision := 0.1;
 begin
   select array_agg(s.slot_group_number) filter (where s.free > 0),
          count(*) filter (where s.free > 0 and s.before < p_want),
@@ -61,6 +64,12 @@ begin
                                 group by n.n) u on u.n = g.slot_group_number
                    where g.task_key = p_key) c) s;
   if v_room is null then
+    if random() < c_dice then
+      perform set_config('worker.kin_locked', 'on', true);  -- waits for no parent
+      if worker.reset_abandoned_processing_tasks() > 0 then
+        return queues.lock_slots(p_key, p_want, p_pair);
+      end if;
+    end if;
     return '{}';
   end if;
   v_locked := array(
