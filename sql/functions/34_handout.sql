@@ -228,7 +228,7 @@ begin
   end loop;
   if v_got.task_ids is null then
     return null;
-  elsif queues.refuse_claimed(v_got, null, v_now) is not null then
+  elsif queues.refuse_claimed(v_got, v_now) is not null then
     return queues.dequeue_next_available_task();
   end if;
   select t.* into strict v_task from queues.task t where t.task_id = v_got.task_ids[1];

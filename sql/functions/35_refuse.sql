@@ -1,28 +1,8 @@
 -- What a claim took but may not begin.
 
--- A command that is given another kind leaves its pending tasks in a line where
--- those wait that can no longer run it.
-create or replace function worker.command_registry_moved() returns trigger
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  new.moved := old.moved or new.lane <> old.lane;
-  return new;
-end
-$$;
-
--- After command_registry_number, which finds the lane: by name.
-create or replace trigger command_registry_old_lane
-  before update on worker.command_registry
-  for each row execute function worker.command_registry_moved();
-
 -- Of tasks that were just handed out to a program outside, ends as canceled those
--- whose parent has ended or is asked to stop, and hands back those that belong
--- into another line by now (p_lanes: those that the caller serves; null: all). Returns
--- them; null: none.
-create or replace function queues.refuse_claimed(
-  p_got record, p_lanes integer[], p_now timestamptz)
+-- whose parent has ended or is asked to stop. Returns them; null: none.
+create or replace function queues.refuse_claimed(p_got record, p_now timestamptz)
 returns bigint[]
 language plpgsql
 as $$
@@ -30,28 +10,23 @@ declare
   v_refused bigint[];
   v_group record;
 begin
-  if p_lanes is null or not exists (select from worker.command_registry c where c.moved) then
-    if p_got.parent_ids is null then
-      return null;
-    elsif not exists (
-       select from unnest(p_got.parent_ids) p(id)
-          -- Not as EXISTS, which could be hashed: that would read the whole history.
-        where coalesce((select true from queues.cancel_request r where r.task_id = p.id),
-                       (select true from queues.task_completed c where c.task_id = p.id))) then
-      return null;
-    end if;
+  if p_got.parent_ids is null then
+    return null;
+  elsif not exists (
+     select from unnest(p_got.parent_ids) p(id)
+        -- Not as EXISTS, which could be hashed: that would read the whole history.
+      where coalesce((select true from queues.cancel_request r where r.task_id = p.id),
+                     (select true from queues.task_completed c where c.task_id = p.id))) then
+    return null;
   end if;
   for v_group in
     select s.lease_id, array_agg(s.task_id) as ids, array_agg(s.reason) as reasons,
-           array_agg(case when s.reason is null then 'released' else 'canceled' end) as outcomes
-      from (select u.lease_id, u.task_id, queues.stop_reason(u.task_id, t.parent_id) as reason,
-                   (t.parent_id is not null)::integer as odd, c.lane, c.shared_lane
+           array_agg('canceled'::text) as outcomes
+      from (select u.lease_id, u.task_id, queues.stop_reason(u.task_id, t.parent_id) as reason
               from unnest(p_got.lease_ids, p_got.task_ids) u(lease_id, task_id)
              cross join lateral (select * from queues.task t
-                                  where t.task_id = u.task_id offset 0) t
-              left join worker.command_registry c on c.command = t.task_type) s
+                                  where t.task_id = u.task_id offset 0) t) s
      where s.reason is not null
-        or not (s.lane + s.odd = any(p_lanes) or coalesce(s.shared_lane + s.odd = any(p_lanes), false))
      group by s.lease_id
   loop
     -- Waits for no parent: it holds rows that others may be waiting for.

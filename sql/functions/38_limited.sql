@@ -137,7 +137,8 @@ $$;
 --                   as many as there are slots, which queues.take finds out
 --   slots           what is locked already
 --   keyed           pairs whose tasks may have a gate
---   strays          commands that may still have tasks in the shared lanes
+--   strays          commands that may still have tasks in shared lanes where they do
+--                   not belong any more
 --   rated           commands whose starts are to be spent
 create or replace function queues.open_lanes(
   p_queue_id integer, p_lanes integer[], p_want integer, p_serial boolean, p_now timestamptz,
@@ -165,10 +166,9 @@ begin
   -- Who serves the shared lane of its kind serves a command's own as well.
   for v_gated in
     select c as command,
-           c.lane > 3 and c.kind <> 'native' and exists (
-             select from queues.gated g
-              where g.queue_id = p_queue_id and g.command_id = c.command_id
-                and g.strays_since is not null) as strays,
+           exists (select from queues.gated g
+                    where g.queue_id = p_queue_id and g.command_id = c.command_id
+                      and g.strays_since is not null) as strays,
            array(select 2 * c.command_id + s from unnest('{0,1}'::integer[]) s
                   where (2 * c.command_id + s = any(p_lanes)
                          or c.shared_lane + s = any(p_lanes))
@@ -327,7 +327,8 @@ begin
           from unnest(v_taken.task_ids, v_taken.lanes) with ordinality s(id, lane, i)
           join queues.task t on t.task_id = s.id
           join worker.command_registry c on c.command = t.task_type
-         where v_open.strays is not null and s.lane < 4 and t.task_type = any(v_open.strays)) c
+         where v_open.strays is not null and s.lane < 4 and t.task_type = any(v_open.strays)
+           and c.lane <> s.lane - s.lane % 2) c
         on c.place = u.i;
     select array_agg(u.id) as ids, array_agg(u.lane) as lanes, array_agg(u.gate) as gates,
            array_agg(coalesce(u.attempts, 0::smallint)) as attempts,

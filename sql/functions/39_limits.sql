@@ -120,7 +120,7 @@ begin
     perform queues.add_gated(new.queue_id, new.command_id);
   end if;
   perform queues.describe_gated(new);
-  if new.lane > 3 and old.lane <= 3 then
+  if new.lane <> old.lane and old.lane <= 3 then
     perform queues.add_gated(q.queue_id, new.command_id, v_now) from worker.queue_registry q;
   end if;
   if new.command <> old.command then
@@ -263,9 +263,15 @@ create or replace view worker.slot_usage as
            when 'group' then (select count(*) from queues.timer t where t.gate = k.task_key)
            when 'queue' then (select coalesce(sum(cardinality(r.task_ids)), 0) from queues.ready r
                                where r.queue_id = k.queue_id)
-           else (select coalesce(sum(cardinality(r.task_ids)), 0) from queues.ready r
-                  where r.lane / 2 = (select c.command_id from worker.command_registry c
-                                       where c.command = k.command))
+           else (select coalesce(sum(cardinality(r.task_ids)), 0)
+                   from (select distinct g.queue_id, g.command_id from queues.gated g
+                           join worker.command_registry c using (command_id)
+                          where c.command = k.command) q
+                  cross join lateral (
+                    select l.live[1] as first from queues.generation_ledger l
+                     where l.queue_id = q.queue_id order by l.version desc limit 1) live
+                   join queues.ready r on r.queue_id = q.queue_id and r.generation >= live.first
+                    and r.lane in (2 * q.command_id, 2 * q.command_id + 1))
               + (select count(*) from queues.timer t
                   where starts_with(t.gate, k.command || '/')
                      or starts_with(t.gate, k.command || '>')) end::bigint as waiting
@@ -457,7 +463,9 @@ begin
     end if;
     if v_row.strays_since is not null then
       if queues.all_ended_since(v_row.strays_since)
-         and not queues.has_in_lanes(v_row.queue_id, v_row.command, '[0,4)') then
+         and not queues.has_in_lanes(v_row.queue_id, v_row.command,
+                                     case (v_row.registered).lane when 0 then '[2,4)'::int4range
+                                       when 2 then '[0,2)' else '[0,4)' end) then
         update queues.gated g set strays_since = null where g.ctid = v_row.place;
       end if;
       continue;

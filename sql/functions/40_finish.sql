@@ -487,7 +487,7 @@ begin
         exit when i > 1 or queues.check_parents(false) = 0;
         continue;
       end if;
-      v_refused := queues.refuse_claimed(v_got, p_lanes, v_now);
+      v_refused := queues.refuse_claimed(v_got, v_now);
       v_n := cardinality(v_got.task_ids);
       if v_refused is null and v_got.stretches is not null
          and v_got.lease_ids[1] = v_got.lease_ids[v_n] then

@@ -9,8 +9,8 @@
 create table queues.gated (
   queue_id integer not null,
   command_id integer not null,
-  -- Since then its tasks stand in a lane of their own; some may still be found in
-  -- the shared ones. Null: none can be.
+  -- Since then its tasks stand in another lane; some may still be found in a shared
+  -- one. Null: none can be.
   strays_since timestamptz,
   -- Since then it has neither a limit nor a task in a lane of its own.
   idle_since timestamptz,

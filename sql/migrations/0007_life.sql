@@ -28,5 +28,3 @@ create index command_registry_on_complete_idx on worker.command_registry (comman
   where on_complete is not null;
 
 -- Tasks of this command may stand in a line that it has left: a hand-out looks.
-alter table worker.command_registry add column moved boolean not null default false;
-create index command_registry_moved_idx on worker.command_registry (command) where moved;

@@ -150,3 +150,26 @@ select count(*) from worker.enqueue_many('serial', array_fill('{"n": 9}'::jsonb,
 call worker.process_tasks(p_queue => 'sq');
 select count(*) from app.log where n = 9;
 select * from worker.reconcile_slots();
+
+-- Another kind: who served the lane before leaves the tasks to those who can run them.
+delete from queues.gated;
+delete from queues.ready;
+delete from queues.timer;
+select from worker.register_command('turns', p_handler => 'app.run');
+select count(*) from worker.enqueue_many('turns', array_fill('{"n": 1}'::jsonb, '{2}'));
+select worker.enqueue('turns', '{"n": 1}', p_scheduled_at => worker.now() + interval '1 minute') is not null as later;
+select worker.register_command('turns', p_kind => 'exec', p_program => '/bin/true');
+select * from app.lanes;
+select count(*) from queues.exchange('default', 10, p_lanes => '{0,1}');
+select * from app.lanes;
+select count(worker.enqueue('turns', '{"n": 2}')) from generate_series(1, 2);
+select task_type, count(*) from queues.exchange('default', 10, p_lanes => '{2,3}') group by 1;
+select worker.register_command('turns', p_kind => 'native');
+select count(*) from queues.exchange('default', 0, p_done => array(select lease_id from queues.lease_open));
+select count(worker.enqueue('turns', '{"n": 3}')) from generate_series(1, 2);
+select set_config('worker.fake_now', (worker.now() + interval '2 minutes')::text, false) is not null as later;
+select * from app.lanes;
+select count(*) from queues.exchange('default', 10, p_lanes => '{0,1,2,3}');
+select * from app.lanes;
+select 2 * command_id as own from worker.command_registry where command = 'turns' \gset
+select task_type, count(*) from queues.exchange('default', 10, p_lanes => array[:own, :own + 1]) group by 1;
