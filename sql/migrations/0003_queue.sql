@@ -173,7 +173,7 @@ create table queues.task_completed (
   completed_at timestamptz not null,
   lease_id bigint,
   queue_id integer not null,
-  state queues.task_state not null check (state in ('completed', 'failed', 'canceled')),
+  state queues.task_state not null check (state >= 'completed'),  -- or failed, or canceled
   duration_ms real,
   worker_pid integer,
   attempt smallint not null default 0,

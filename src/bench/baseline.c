@@ -9,6 +9,7 @@
 #include "bench/client.h"
 #include "bench/holder.h"
 #include "bench/load.h"
+#include "bench/pace.h"
 #include "core/buf.h"
 
 #define LIMIT_MS (3600 * 1000)
@@ -17,6 +18,7 @@ struct drain {
     struct bench *b;
     int64_t finished;
     int64_t payloads; // looked at
+    struct pace pace;
 };
 
 struct worker {
@@ -44,6 +46,7 @@ static void on_batch(struct client *c, PGresult *res, void *arg)
     struct drain *d = w->drain;
     d->finished += (int64_t)w->count;
     d->b->done = d->finished;
+    pace_note(&d->pace, d->finished);
     w->count = 0;
     for (int i = 0; i < PQntuples(res); i++) {
         w->ids[w->count++] = strtoll(PQgetvalue(res, i, 0), NULL, 10);
@@ -81,6 +84,7 @@ static bool run_drain(struct drain *d, struct worker *workers, struct meter *m,
     bench_progress(b, "draining the baseline", b->opt.tasks);
     meter_watch(m, b, &clients);
     ok = ok && meter_start(m, e);
+    d->pace.start_us = m->start.us;
     for (size_t i = 0; ok && i < clients.count; i++)
         run_batch(&clients.list[i], &workers[i]);
     ok = ok && bench_wait(b, is_drained, d, LIMIT_MS, "draining the baseline", e) &&
@@ -90,9 +94,9 @@ static bool run_drain(struct drain *d, struct worker *workers, struct meter *m,
     return ok;
 }
 
-bool baseline_drain(struct bench *b, struct meter *m, struct err *e)
+bool baseline_drain(struct bench *b, struct meter *m, double *rate, struct err *e)
 {
-    struct drain d = {.b = b};
+    struct drain d = {.b = b, .pace.tasks = b->opt.tasks};
     size_t n = (size_t)b->opt.connections;
     struct worker *workers = xcalloc(n, sizeof *workers);
     PGconn *holder = NULL;
@@ -108,5 +112,6 @@ bool baseline_drain(struct bench *b, struct meter *m, struct err *e)
     for (size_t i = 0; i < n; i++)
         free(workers[i].ids);
     free(workers);
+    *rate = pace_rate(&d.pace);
     return ok;
 }

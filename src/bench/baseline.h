@@ -11,7 +11,7 @@
 #include "bench/meter.h"
 
 // Loads and drains b->opt.tasks jobs; only the draining is metered. Fails when
-// not every job was run exactly once.
-bool baseline_drain(struct bench *b, struct meter *m, struct err *e);
+// not every job was run exactly once. Gives the jobs per second as pace.h counts them.
+bool baseline_drain(struct bench *b, struct meter *m, double *rate, struct err *e);
 
 #endif

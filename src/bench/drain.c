@@ -34,9 +34,10 @@ static bool run_round(struct bench *b, struct rounds *r, struct err *e)
         return false;
     if (!b->opt.baseline)
         return true;
-    if (!baseline_drain(b, &r->baseline_meter, e))
+    double rate;
+    if (!baseline_drain(b, &r->baseline_meter, &rate, e))
         return false;
-    samples_add(&r->baseline_rate, b->opt.tasks / r->baseline_meter.last_seconds);
+    samples_add(&r->baseline_rate, rate);
     return true;
 }
 

@@ -177,7 +177,6 @@ bool meter_stop(struct meter *m, struct err *e)
                                 .commits = count_commits(m)};
     if (!read_wal(m, &now, e))
         return false;
-    m->last_seconds = (double)(now.us - m->start.us) / 1e6;
     m->sum.us += now.us - m->start.us;
     m->sum.server_us += now.server_us - m->start.server_us;
     m->sum.client_us += now.client_us - m->start.client_us;

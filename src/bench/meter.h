@@ -37,7 +37,6 @@ struct meter {
     bool control; // watch the control connection's process too
     struct meter_reading start;
     struct meter_reading sum; // `us` is the time that was measured
-    double last_seconds;      // of the last stretch
 };
 
 // The sessions must be open from meter_start() to meter_stop().

@@ -3,11 +3,11 @@
 #include "bench/queue_drain.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/holder.h"
+#include "bench/pace.h"
 #include "bench/pool.h"
 #include "core/buf.h"
 
@@ -26,12 +26,7 @@ struct drain {
     int64_t apart;
     int64_t last_other_us; // when the last of the others was in hand
 
-    int64_t start_us;
-    // When the first tenth was finished, when the last began, and the end.
-    struct {
-        int64_t us;
-        int64_t finished;
-    } tenth, nine_tenths, end;
+    struct pace pace;
 };
 
 static void on_task(void *arg, const struct exchange_task *t)
@@ -53,26 +48,15 @@ static void on_task(void *arg, const struct exchange_task *t)
 static void on_finished(void *arg, size_t n)
 {
     struct drain *d = arg;
-    int64_t tasks = d->b->opt.tasks;
     d->finished += (int64_t)n;
     d->b->done = d->finished;
-    d->end.us = bench_now_us();
-    d->end.finished = d->finished;
-    if (d->tenth.us == 0 && d->finished >= tasks / 10)
-        d->tenth = d->end;
-    if (d->nine_tenths.us == 0 && d->finished >= tasks - tasks / 10)
-        d->nine_tenths = d->end;
+    pace_note(&d->pace, d->finished);
 }
 
 static bool is_drained(void *arg)
 {
     const struct drain *d = arg;
     return d->finished >= d->b->opt.tasks;
-}
-
-static double rate(int64_t tasks, int64_t us)
-{
-    return tasks > 0 && us > 0 ? (double)tasks * 1e6 / (double)us : NAN;
 }
 
 static bool verify(const struct drain *d, struct err *e)
@@ -128,7 +112,7 @@ static bool run_drain(struct drain *d, struct meter *m, struct err *e)
     bench_progress(b, "draining", b->opt.tasks);
     if (!meter_start(m, e))
         goto out;
-    d->start_us = m->start.us;
+    d->pace.start_us = m->start.us;
     pool_start(&pool);
     ok = bench_wait(b, is_drained, d, LIMIT_MS, "draining", e) && meter_stop(m, e) &&
          pool_stop(&pool, e);
@@ -141,7 +125,7 @@ out:
 bool queue_drain_run(struct bench *b, const struct queue_drain_options *o,
                      struct meter *m, struct queue_drain_rates *out, struct err *e)
 {
-    struct drain d = {.b = b, .opt = o};
+    struct drain d = {.b = b, .opt = o, .pace.tasks = b->opt.tasks};
     PGconn *holder;
     bool ok = holder_begin(b, &holder, e) && load(&d, e) && run_drain(&d, m, e);
     ok = holder_end(b, holder, ok, e) && verify(&d, e);
@@ -149,11 +133,10 @@ bool queue_drain_run(struct bench *b, const struct queue_drain_options *o,
     if (!ok)
         return false;
     *out = (struct queue_drain_rates){
-        .all = rate(b->opt.tasks, d.end.us - d.start_us),
-        .first = rate(d.tenth.finished, d.tenth.us - d.start_us),
-        .last =
-            rate(d.end.finished - d.nine_tenths.finished, d.end.us - d.nine_tenths.us),
-        .others = rate(b->opt.tasks - d.apart, d.last_other_us - d.start_us),
+        .all = pace_rate(&d.pace),
+        .first = pace_first(&d.pace),
+        .last = pace_last(&d.pace),
+        .others = pace_of(b->opt.tasks - d.apart, d.last_other_us - d.pace.start_us),
         .apart = d.apart,
     };
     return true;

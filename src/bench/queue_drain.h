@@ -18,7 +18,7 @@ struct queue_drain_options {
 
 // Tasks per second; NaN: not known.
 struct queue_drain_rates {
-    double all;
+    double all;   // see pace.h
     double first; // of the first tenth
     double last;
     double others; // of all that are not counted apart, until the last was in hand
