@@ -67,8 +67,10 @@ begin
                             crashes, parent_ids)
     select s.lease_id, p_worker_id, p_backend_pid, p_backend_start, p_queue_id, p_now,
            p_expires_at, array_agg(s.task_id order by s.i), min(s.task_id), max(s.task_id),
-           array_agg(s.attempts order by s.i), array_agg(s.failures order by s.i),
-           array_agg(s.crashes order by s.i), p_taken.parent_ids
+           array_agg(s.attempts order by s.i) filter (where p_taken.attempts is not null),
+           array_agg(s.failures order by s.i) filter (where p_taken.failures is not null),
+           array_agg(s.crashes order by s.i) filter (where p_taken.crashes is not null),
+           p_taken.parent_ids
       from unnest(v_leases, p_taken.task_ids, p_taken.attempts, p_taken.failures,
                   p_taken.crashes)
              with ordinality s(lease_id, task_id, attempts, failures, crashes, i)

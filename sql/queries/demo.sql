@@ -55,7 +55,7 @@ select worker.register_command('demo_order', 'demo', 'demo.place_order'),
        worker.register_command('demo_invoice', 'demo', 'demo.write_invoice'),
        worker.register_command('demo_stock', 'demo', 'demo.reserve_stock',
                                p_max_attempts => 4, p_backoff_initial => '500 ms'),
-       worker.register_command('demo_nothing', 'default', p_kind => 'native', p_handler => 'noop');
+       worker.register_command('demo_nothing', 'demo', p_kind => 'native', p_handler => 'noop');
 
 select worker.schedule('demo orders', interval '3 seconds', 'demo_order'),
        worker.schedule('demo nothing', interval '1 second', 'demo_nothing');

@@ -102,3 +102,14 @@ select event, task_id from queues.exchange('default', 0, 1, p_lease_ids => '{10,
   p_task_ids => '{18,17}');
 select task_id, state from queues.task_completed where task_id > 16 order by 1;
 select task_id from queues.waiting;
+
+-- Where trees have places, each root is leased by itself, also when several are
+-- taken at once, and each can be ended in one word.
+select lease_id, task_id from queues.exchange('default', 10, 1);
+select event, task_id from queues.exchange('default', 0, 1, p_done => '{11}');
+update worker.queue_registry set top_concurrency = 3 where queue = 'default';
+select queues.add_tasks('email', array_fill('{}'::jsonb, array[3]));
+select lease_id, task_id, attempt from queues.exchange('default', 10, 1);
+select attempts, failures, crashes from queues.lease where lease_id = 14;
+select event, task_id from queues.exchange('default', 0, 1, p_done => '{12,13,14}');
+select task_id, state, attempt from queues.task_completed where task_id > 19 order by 1;
