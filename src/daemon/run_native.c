@@ -74,6 +74,7 @@ struct native {
     struct lane *turn; // whose jobs were taken last
     struct job_list done;
     size_t done_count;
+    bool unheard; // some are done of which the loop was not told
     size_t todo_count;
     struct progress *progress; // the newest first
     size_t idle;
@@ -159,6 +160,7 @@ static void wake_loop(struct native *n)
     uint64_t one = 1;
     ssize_t written = write(n->fd, &one, sizeof one);
     (void)written;
+    n->unheard = false;
 }
 
 static void *run_thread(void *arg)
@@ -168,6 +170,10 @@ static void *run_thread(void *arg)
     pthread_mutex_lock(&n->lock);
     for (;;) {
         while ((t = take_job(n)) == NULL && !n->quit) {
+            // There may be jobs to do that a limit forbids: none comes to fill
+            // the group.
+            if (n->unheard)
+                wake_loop(n);
             n->idle++;
             pthread_cond_wait(&n->work, &n->lock);
             n->idle--;
@@ -184,6 +190,7 @@ static void *run_thread(void *arg)
         n->ended++;
         n->done_count++;
         // Of quick ones the loop hears in groups.
+        n->unheard = true;
         if (!quick || n->todo_count == 0 || n->done_count % GROUP == 0)
             wake_loop(n);
     }
@@ -412,9 +419,9 @@ static void start_native(void *self, struct attempt *a)
     t->lane->most = (size_t)a->at_once;
     list_add(&t->lane->todo, t);
     n->todo_count++;
-    bool wake = n->idle > 0;
-    bool more = n->idle == 0;
-    if (wake)
+    // A thread that was woken counts as idle until it runs.
+    bool more = n->todo_count > n->idle;
+    if (n->idle > 0)
         pthread_cond_signal(&n->work);
     pthread_mutex_unlock(&n->lock);
     if (more && n->thread_count < n->at_once)
