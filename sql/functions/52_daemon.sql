@@ -189,3 +189,28 @@ $$;
 
 comment on function worker.release_unknown(bigint, bigint[]) is
   'hands back leases that a worker holds without knowing it; returns how many tasks';
+
+-- As after a crash: the task is charged, so that it does not come back for ever.
+create or replace function worker.lose_leases(p_worker_id bigint, p_leases bigint[])
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := worker.now();
+  v_lease_id bigint;
+  v_lost integer := 0;
+begin
+  for v_lease_id in
+    select o.lease_id from queues.lease_open o
+     where o.worker_id = p_worker_id and o.lease_id = any(p_leases)
+     order by o.lease_id for update of o
+  loop
+    v_lost := v_lost + queues.lose_lease(v_lease_id, v_now);
+  end loop;
+  return v_lost;
+end
+$$;
+
+comment on function worker.lose_leases(bigint, bigint[]) is
+  'gives up leases of a worker whose ends could not be recorded; returns how many tasks';

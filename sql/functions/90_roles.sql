@@ -66,7 +66,7 @@ as $$
          worker.session_state,worker.reset_session,worker.changed_settings,
          worker.left_behind,worker.work_registry,worker.look,worker.look_at,
          worker.publish_loop,worker.run_fiber,worker.stop_overdue,worker.cancel_requests,
-         worker.release_unknown,worker.give_up,worker.snooze}'),
+         worker.release_unknown,worker.lose_leases,worker.give_up,worker.snooze}'),
       ('{worker_service_user,worker_admin}', '{worker.fire_schedules,worker.report_progress}'),
       -- Those who look.
       ('{worker_monitor,worker_admin}',

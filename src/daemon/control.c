@@ -19,6 +19,7 @@
 #define TICK_MS        500
 #define REGISTRY_TICKS 20 // 10 s
 #define UNKNOWN_TICKS  10
+#define UNKNOWN_MS     60000
 #define ANSWER_MS      10000
 #define FIBERS_KEPT    16
 #define FIBER_IDLE_MS  60000
@@ -189,6 +190,32 @@ static void release_unknown(struct daemon *d)
     conn_params_add_int64s(&p, ids, n);
     free(ids);
     request(d, d->control.conn, "release_unknown", &p, NULL);
+}
+
+void control_expect_unknown(struct daemon *d)
+{
+    d->control.unknown_until_ms = loop_now_ms() + UNKNOWN_MS;
+}
+
+static void on_lost(struct conn *conn, PGresult *res, const struct err *e, void *arg)
+{
+    (void)conn;
+    struct daemon *d = arg;
+    if (e == NULL)
+        return;
+    log_failure(d, "a lease could not be given up", res, e);
+    control_expect_unknown(d);
+}
+
+void control_lose_leases(struct daemon *d, const struct exchange *ends)
+{
+    struct conn_params p = CONN_PARAMS_INIT;
+    int64_t *ids = xcalloc(ends->lease_count, sizeof *ids);
+    exchange_get_leases(ends, ids);
+    conn_params_add_int64(&p, d->control.worker_id);
+    conn_params_add_int64s(&p, ids, ends->lease_count);
+    free(ids);
+    request(d, d->control.conn, "lose_leases", &p, on_lost);
 }
 
 // ------------------------------------------------------------------ registry

@@ -259,6 +259,10 @@ void control_look(struct daemon *d);
 void control_read_cancels(struct daemon *d);
 void control_report_progress(struct daemon *d, int64_t task_id, int64_t lease_id,
                              double fraction, const char *message);
+// There may be leases of ours of which we know nothing.
+void control_expect_unknown(struct daemon *d);
+// Their ends cannot be recorded.
+void control_lose_leases(struct daemon *d, const struct exchange *ends);
 void control_sign_off(struct daemon *d); // then daemon_signed_off()
 
 // -------------------------------------------------------------------- listen

@@ -7,7 +7,8 @@
 // Nothing that a handler has done is forgotten: ends are kept until the server
 // has answered, and sent again when it did not. An end that the server cannot
 // take (a result it calls malformed) is found by sending its batch one by one,
-// and becomes a failure that says why.
+// and becomes a failure that says why. Where not even that is taken, the lease is
+// given up, so that this task alone is held up.
 
 #include <inttypes.h>
 #include <string.h>
@@ -199,11 +200,22 @@ static struct queue *drop_claim(struct carrier *c)
     return q;
 }
 
-// Is it what was sent that the server cannot take? Text that is no JSON, a date
-// out of range; JSON that is nested too deep.
+// Is it what was sent that the server cannot take? It is where the same again
+// would be refused again; all other errors may pass.
 static bool blames_data(const char *sqlstate)
 {
-    return strncmp(sqlstate, "22", 2) == 0 || strncmp(sqlstate, "54", 2) == 0;
+    static const char *const classes[] = {
+        "21", // a row too many
+        "22", // no JSON, out of range
+        "23", // against a constraint
+        "38", "39", // a function
+        "54", // nested too deep, too long
+        "P0", // raised
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
+        if (strncmp(sqlstate, classes[i], 2) == 0)
+            return true;
+    return false;
 }
 
 // The server took nothing of it. What kind of thing was wrong?
@@ -217,6 +229,10 @@ static void refused(struct carrier *c, bool claimed, const PGresult *res,
         conn_drop(c->conn, "the server is read-only");
     } else if (blames_data(state) && c->ends.count > 0 && claimed) {
         return; // the ends go again by themselves: it may have been the claim
+    } else if (blames_data(state) && c->ends.spoiled) {
+        control_lose_leases(d, &c->ends);
+        exchange_reset(&c->ends);
+        return;
     } else if (blames_data(state) && c->ends.count == 1) {
         exchange_spoil(&c->ends, e->msg);
         return;
@@ -243,7 +259,7 @@ static void on_answer(struct conn *conn, PGresult *res, const struct err *e, voi
         // by control.c.
         c->again = true;
         if (conn_outcome_unknown(conn))
-            d->control.unknown_until_ms = loop_now_ms() + 60000;
+            control_expect_unknown(d);
         if (conn_get_state(conn) == CONN_CLOSED)
             return;
         rest(c);

@@ -201,6 +201,7 @@ void exchange_reset(struct exchange *x)
 {
     x->count = 0;
     x->lease_count = 0;
+    x->spoiled = false;
     arena_reset(&x->texts);
 }
 
@@ -289,6 +290,7 @@ void exchange_split(struct exchange *from, struct exchange *to)
 
 void exchange_spoil(struct exchange *x, const char *error)
 {
+    x->spoiled = true;
     for (size_t i = 0; i < x->count; i++)
         x->items[i].end = (struct exchange_end){
             .outcome = EXCHANGE_FATAL,

@@ -87,6 +87,7 @@ struct exchange {
     size_t lease_count;
     size_t lease_cap;
     struct arena texts;
+    bool spoiled;
 };
 
 #define EXCHANGE_INIT ((struct exchange){0})
@@ -110,7 +111,8 @@ void exchange_take_whole(struct exchange *from, struct exchange *to);
 void exchange_get_leases(const struct exchange *x, int64_t *ids);
 
 // For an owner whose ends the server refused to take: moves the last half of
-// `from`, of at least two, behind those of `to`; turns all into failures.
+// `from`, of at least two, behind those of `to`; turns all into failures, and
+// makes it known by `spoiled`.
 void exchange_split(struct exchange *from, struct exchange *to);
 void exchange_spoil(struct exchange *x, const char *error);
 

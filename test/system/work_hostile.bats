@@ -177,6 +177,36 @@ stopped_with()
     [ "$(sql "$URL" "select count(*) from queues.lease_open")" = 0 ]
 }
 
+@test "an end that the server does not take holds up nobody else" {
+    # What only the server's own faults can do: the first task cannot succeed, the
+    # second cannot end at all.
+    sql "$URL" "
+        create function app.refuse() returns trigger language plpgsql as \$\$
+        begin
+          if new.task_id = 1 and new.state = 'completed' or new.task_id = 2 then
+            raise exception 'no end for %', new.task_id;
+          end if;
+          return new;
+        end \$\$;
+        create trigger refuse before insert on queues.task_completed
+          for each row execute function app.refuse()" >/dev/null
+    enqueue_many echo '{}' 20
+    work
+    wait_until 10 completed 18
+    [ "$(sql "$URL" "select state, error from worker.tasks where id = 1")" = \
+        "failed|the server refused the result: no end for 1" ]
+    # Its lease was given up, and it comes again, alone.
+    lost() { [ "$(sql "$URL" "select count(*) from queues.task_lease where task_id = 2 and outcome = 'lost'")" -gt 0 ]; }
+    wait_until 10 lost
+    enqueue_many echo '{}' 20
+    wait_until 10 completed 38
+    sql "$URL" "drop trigger refuse on queues.task_completed" >/dev/null
+    all_ended() { [ "$(sql "$URL" "select count(*) from queues.task_completed")" = 40 ]; }
+    wait_until 20 all_ended
+    kill -TERM "$background_pid"
+    stopped_with 0
+}
+
 @test "more queues than connections" {
     sql "$URL" "
         set client_min_messages = warning;
