@@ -178,6 +178,9 @@ begin
           and w.lease_id >= v_from)),
       pg_sequence_last_value('queues.lease_id_seq'), 0));
   end if;
+  if v_held >= p_most then
+    perform set_config('worker.held_back', 'on', true);
+  end if;
   return greatest(p_most - v_held, 0);
 end
 $$;

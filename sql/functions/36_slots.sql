@@ -33,8 +33,9 @@ $$;
 -- Locks slots of a key, enough for p_want if there are that many. Returns what
 -- is free of them; null when others have the locks on all that are free. What runs
 -- above a lowered limit is in groups that are too full, and has to end before
--- anything starts; there can be no more of that than the first look has seen. Where
--- nothing is free somebody may be gone who holds it: who waits for a slot looks more
+-- anything starts; there can be no more of that than the first look has seen. That
+-- nothing is free is said to who asks (worker.held_back), so that it does not ask again
+-- in haste. And somebody may be gone who holds it: who waits for a slot looks more
 -- often than maintenance does.
 create or replace function queues.lock_slots(p_key text, p_want integer, p_pair integer)
 returns queues.free_slots[]
@@ -70,6 +71,7 @@ begin
         return queues.lock_slots(p_key, p_want, p_pair);
       end if;
     end if;
+    perform set_config('worker.held_back', 'on', true);
     return '{}';
   end if;
   v_locked := array(
@@ -289,9 +291,11 @@ $$;
 -- Gives back the slots of a lease: of these tasks, or of all. The caller has
 -- locked the lease, so it is done once. What waits for them is let go on. With
 -- p_keep, slots of slot groups are not given back but returned, for the next
--- hand-out in this transaction; the caller then calls queues.release_spare.
+-- hand-out in this transaction; the caller then calls queues.release_spare. Without
+-- p_wake nobody is told: the caller goes on to claim.
 create or replace function queues.release_slots(
-  p_open queues.lease_open, p_ids bigint[] default null, p_keep boolean default false)
+  p_open queues.lease_open, p_ids bigint[] default null, p_keep boolean default false,
+  p_wake boolean default true)
 returns queues.free_slots[]
 language plpgsql
 as $$
@@ -363,7 +367,9 @@ begin
       perform queues.unpark_all(v_gates.keys, v_gates.counts, v_gates.last);
     end if;
   end if;
-  perform queues.wake_for_slots(p_open.queue_id);
+  if p_wake then
+    perform queues.wake_for_slots(p_open.queue_id);
+  end if;
   return v_spare;
 end
 $$;

@@ -155,6 +155,8 @@ $$;
 create or replace function worker.reset_abandoned_processing_tasks() returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = off
+set enable_mergejoin = off
 set enable_seqscan = off
 set jit = off
 set enable_bitmapscan = off

@@ -93,10 +93,11 @@ $$;
 
 -- One call of a worker's fiber. Says in the session whose it is, for this call
 -- only: the next may come to another session (pgbouncer). Returns how many tasks
--- were run, and which lines hold something now.
+-- were run, which lines hold something now, and whether there was more that a limit
+-- held back.
 create or replace procedure worker.run_fiber(
   p_worker_id bigint, p_queue text, p_mode text, p_max_runtime_ms integer,
-  inout p_ran integer, inout p_lanes integer[])
+  inout p_ran integer, inout p_lanes integer[], inout p_held_back boolean)
 language plpgsql
 as $$
 begin
@@ -106,6 +107,7 @@ begin
                             p_mode => p_mode);
   p_ran := pg_catalog.current_setting('worker.ran')::integer;
   p_lanes := worker.look_at(p_queue);
+  p_held_back := pg_catalog.current_setting('worker.held_back') = 'on';
   perform pg_catalog.set_config('worker.worker_id', '', false);
   perform pg_catalog.set_config('worker.commit', '', false);
 end
@@ -169,6 +171,9 @@ create or replace function worker.release_unknown(p_worker_id bigint, p_known bi
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_seqscan = off
 as $$
 declare
   v_now timestamptz := worker.now();

@@ -295,6 +295,7 @@ declare
   v_ran integer := 0;
   v_ran_before integer;
   v_stop boolean := false;
+  v_held_back boolean := false;
 begin
   if p_mode is not null and p_mode not in ('top', 'child') then
     raise exception 'a mode is top or child, not "%"', p_mode
@@ -326,6 +327,7 @@ begin
         v_want := least(v_size, coalesce(p_batch_size - v_ran, v_size));
         exit when v_want < 1 or pg_catalog.clock_timestamp() >= v_until;
         v_batch := worker.lease_sql_tasks(v_queue, v_want, p_max_priority, v_lanes, v_commits);
+        v_held_back := pg_catalog.current_setting('worker.held_back', true) = 'on';
         if v_commits then
           -- A lease that is lost in a crash is one that nobody has used.
           perform pg_catalog.set_config('synchronous_commit', 'off', true);
@@ -343,6 +345,9 @@ begin
         v_size := greatest(1, least(v_most, v_size * 4, v_size * c_lease_ms
           / (extract(epoch from pg_catalog.clock_timestamp() - v_begun) * 1000 + 0.001)));
       end loop;
+      if v_ran > v_ran_before then
+        perform worker.wake_others(v_queue);
+      end if;
       exit when v_stop;
     end loop;
     exit when v_stop or v_ran = v_ran_before or p_queue is not null;
@@ -359,6 +364,7 @@ begin
     commit;
   end if;
   perform pg_catalog.set_config('worker.ran', v_ran::text, true);
+  perform pg_catalog.set_config('worker.held_back', case when v_held_back then 'on' else '' end, true);
 end
 $$;
 

@@ -171,7 +171,7 @@ begin
     update queues.lease_open o set partial = true where o.lease_id = p_lease_id;
   end if;
   if v_open.limited then
-    perform queues.release_slots(v_open, p_ids);
+    perform queues.release_slots(v_open, p_ids, p_wake => false);  -- see worker.wake_others
   end if;
   if v_lease.parent_ids is not null then
     perform queues.settle_parents(array_agg(distinct t.parent_id))
@@ -284,6 +284,17 @@ as $$
 begin
   return coalesce((select max(c.group_commit) from worker.command_registry c
                     where c.queue = p_queue), 1);
+end
+$$;
+
+-- The caller has ended tasks and claims no more for now: there may be slots for those
+-- who wait for some.
+create or replace function worker.wake_others(p_queue text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform queues.wake_for_slots(q.queue_id) from worker.queue_registry q where q.queue = p_queue;
 end
 $$;
 

@@ -61,7 +61,7 @@ as $$
          worker.lease_sql_tasks,worker.refuse_sql_tasks,worker.finish_sql_tasks,
          worker.release_sql_tasks,worker.after_hooks_due,worker.take_after_hook,
          worker.record_hook_error,worker.run_hook,worker.run_handler,worker.run_batch,
-         worker.run_after_hooks,worker.queues_to_run,worker.largest_group,
+         worker.run_after_hooks,worker.wake_others,worker.queues_to_run,worker.largest_group,
          worker.check_parents,worker.drop_own_leases,worker.in_transaction_block,
          worker.session_state,worker.reset_session,worker.changed_settings,
          worker.left_behind,worker.work_registry,worker.look,worker.look_at,

@@ -222,7 +222,7 @@ void attempt_end(struct attempt *pub, const struct attempt_result *r)
                       .duration_ms = duration_us / 1000,
                   });
     }
-    queue_go_on(q);
+    queue_ended(q);
 }
 
 // --------------------------------------------------------------------- begin

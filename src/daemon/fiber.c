@@ -107,7 +107,8 @@ static void on_called(struct conn *conn, PGresult *res, const struct err *e, voi
         f->used_ms = loop_now_ms();
     atomic_fetch_add(&q->d->completed, (uint64_t)ran);
     read_lanes(q->d, PQgetvalue(res, 0, 1), &children, &others);
-    queue_fiber_done(q, f, ran, children, others);
+    bool held_back = strcmp(PQgetvalue(res, 0, 2), "t") == 0;
+    queue_fiber_done(q, f, ran, children, others, held_back);
     daemon_check(q->d);
 }
 

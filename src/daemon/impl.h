@@ -143,6 +143,7 @@ struct queue {
     bool go_again;
     int pauses;     // looks in a row that found nothing
     bool promised;  // a look said that there is work
+    bool held_back; // there is, but a limit is reached: it will be so for a while
     int refused_ms; // when to look again after it could not be had
     bool quiet;     // the last look found nothing to do
     int due_in_ms;  // the next scheduled task; -1: none known
@@ -181,9 +182,10 @@ void queue_kick(struct queue *q);
 void queue_go_on(struct queue *q);
 // How many more tasks to claim.
 int queue_room(const struct queue *q);
-void queue_claimed(struct queue *q, size_t got, int want);
+void queue_claimed(struct queue *q, size_t got, int want, bool held_back);
+void queue_ended(struct queue *q); // an attempt, so there may be room
 void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
-                      bool others);
+                      bool others, bool held_back);
 void queue_fiber_failed(struct queue *q);
 void queue_fiber_rested(struct queue *q);
 void queue_looked(struct queue *q, bool sql, bool other, int due_in_ms);

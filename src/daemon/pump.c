@@ -205,12 +205,12 @@ static struct queue *drop_claim(struct carrier *c)
 static bool blames_data(const char *sqlstate)
 {
     static const char *const classes[] = {
-        "21", // a row too many
-        "22", // no JSON, out of range
-        "23", // against a constraint
+        "21",       // a row too many
+        "22",       // no JSON, out of range
+        "23",       // against a constraint
         "38", "39", // a function
-        "54", // nested too deep, too long
-        "P0", // raised
+        "54",       // nested too deep, too long
+        "P0",       // raised
     };
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
         if (strncmp(sqlstate, classes[i], 2) == 0)
@@ -278,7 +278,7 @@ static void on_answer(struct conn *conn, PGresult *res, const struct err *e, voi
                 answer.task_count >= 100 && answer.task_count == (size_t)c->want;
             size_t got = answer.task_count;
             attempts_take(d, q, &answer, &arena);
-            queue_claimed(q, got, c->want);
+            queue_claimed(q, got, c->want, answer.held_back);
         }
     }
     arena_clear(&arena);

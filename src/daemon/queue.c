@@ -9,10 +9,11 @@
 //   scheduled <── nothing left, some under way ─┘
 //             ───────────────────────────────────> running
 //
-// A loop that finds nothing more looks again a few times in short order; then it
-// tells producers to notify it (listen_publish), looks once more, because one
-// may have looked at the old word and committed since, and sleeps. Polling
-// (control_look) is what can be relied on; all else only makes it quick.
+// A loop that finds nothing more looks again a few times in short order (once, and
+// later, where a limit holds back what there is); then it tells producers to notify it
+// (listen_publish), looks once more, because one may have looked at the old word and
+// committed since, and sleeps. Polling (control_look) is what can be relied on; all else
+// only makes it quick.
 //
 // Tasks outside the database come by the exchange (pump.c), those in SQL are run
 // by fibers. The rules (one tree at a time, children before the next parent)
@@ -140,6 +141,17 @@ static bool any_fiber(const struct queue *q, enum fiber_mode mode, enum fiber_st
     return false;
 }
 
+// Was one called a moment ago, and has not answered yet?
+static bool any_called(const struct queue *q, enum fiber_mode mode)
+{
+    int64_t now = loop_now_ms();
+    for (size_t i = 0; i < q->fiber_count; i++)
+        if (q->fibers[i]->mode == mode && q->fibers[i]->state == FIBER_BUSY &&
+            now - q->fibers[i]->called_ms < RAMP_MS)
+            return true;
+    return false;
+}
+
 static bool any_busy(const struct queue *q)
 {
     return any_fiber(q, FIBER_ANY, FIBER_BUSY) || any_fiber(q, FIBER_TOP, FIBER_BUSY) ||
@@ -209,13 +221,13 @@ static void call_fibers(struct queue *q)
     struct fiber *any = find_free(q, FIBER_ANY);
     struct fiber *top = find_free(q, FIBER_TOP);
     struct fiber *child = find_free(q, FIBER_CHILD);
-    if (any != NULL && (q->top_hungry || q->child_hungry))
+    if (any != NULL && (q->top_hungry || q->child_hungry) && !any_called(q, FIBER_ANY))
         fiber_call(any);
     if (top != NULL && q->top_hungry)
         fiber_call(top);
     // Where connections are short, the top fiber's comes first: without it the
     // others have nothing to do.
-    if (child != NULL && q->child_hungry &&
+    if (child != NULL && q->child_hungry && !any_called(q, FIBER_CHILD) &&
         (child->state == FIBER_IDLE || !any_connecting(q)))
         fiber_call(child);
     if ((q->top_hungry && find_free(q, FIBER_ANY) != NULL) ||
@@ -294,14 +306,20 @@ static void settle(struct queue *q)
         set_state(q, rest);
         // Somebody may have read the old word and committed after our look. A
         // look that promised what was not to be had is not repeated in haste.
-        loop_timer_start(q->timer, q->promised          ? q->refused_ms
+        bool refused = q->promised || q->held_back;
+        loop_timer_start(q->timer, refused              ? q->refused_ms
                                    : q->d->listen.works ? LOOK_SOON_MS
                                                         : POLL_MS);
-        if (q->promised && q->refused_ms < REFUSED_MOST)
+        if (refused && q->refused_ms < REFUSED_MOST)
             q->refused_ms *= 2;
-        q->quiet = q->promised; // what is there cannot be had now
+        q->quiet = refused; // what is there cannot be had now
         q->promised = false;
         daemon_check(q->d);
+    } else if (q->pauses < PAUSES && q->held_back) {
+        // Not at once: then each task that is enqueued behind the limit would be
+        // told to us.
+        q->pauses = PAUSES;
+        loop_timer_start(q->timer, q->refused_ms);
     } else if (q->pauses < PAUSES) {
         q->pauses++;
         loop_timer_start(q->timer, q->pauses < PAUSE_MOST_MS ? q->pauses : PAUSE_MOST_MS);
@@ -393,8 +411,9 @@ void queue_kick(struct queue *q)
 
 // ------------------------------------------------------------------- answers
 
-void queue_claimed(struct queue *q, size_t got, int want)
+void queue_claimed(struct queue *q, size_t got, int want, bool held_back)
 {
+    q->held_back = held_back;
     if (got > 0) {
         q->pauses = 0;
         q->arming = false;
@@ -407,9 +426,18 @@ void queue_claimed(struct queue *q, size_t got, int want)
         q->hungry = false;
 }
 
-void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
-                      bool others)
+void queue_ended(struct queue *q)
 {
+    // The place is ours to fill: the claim goes along with the end.
+    if (q->held_back)
+        q->hungry = q->lane_count > 0;
+    queue_go_on(q);
+}
+
+void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
+                      bool others, bool held_back)
+{
+    q->held_back = held_back;
     if (ran > 0) {
         q->pauses = 0;
         q->arming = false;

@@ -135,6 +135,10 @@ bool exchange_parse(const PGresult *res, struct arena *a, struct exchange_answer
     out->tasks = arena_alloc(a, (size_t)rows * sizeof out->tasks[0]);
     out->refusals = arena_alloc(a, (size_t)rows * sizeof out->refusals[0]);
     for (int row = 0; row < rows; row++) {
+        if (PQgetisnull(res, row, COL_LEASE_ID) && PQgetisnull(res, row, COL_COMMAND)) {
+            out->held_back = true;
+            continue;
+        }
         bool ok = !PQgetisnull(res, row, COL_LEASE_ID);
         for (int col = 0; ok && col < COL_COUNT; col++)
             ok = check_size(res, row, col);

@@ -49,6 +49,7 @@ struct exchange_answer {
     size_t task_count;
     struct exchange_refusal *refusals;
     size_t refusal_count;
+    bool held_back; // there is more, but a limit is reached
 };
 
 // Reads the result of the query `exchange`, in binary format. The arrays are

@@ -29,7 +29,11 @@ select lease_id, task_id, task_type from queues.exchange('default', 10);
 select app.slots('four');
 select task_key, kind, "limit", used, waiting, jsonb_array_length(holders) as holders,
        holders -> 0 ->> 'task' as task, holders -> 0 ->> 'since' as since from worker.slot_usage;
+-- Who gets nothing is told that there is something.
+begin;
 select count(*) from queues.exchange('default', 10);
+select current_setting('worker.held_back', true);
+commit;
 select worker.explain_task(5);
 -- Each slot that is given back is used again, in the same call.
 select event, lease_id, task_id from queues.exchange('default', 10,

@@ -232,6 +232,31 @@ claim_plan()
         grep -E 'Query Text|Scan|LockRows|Delete|Insert|Update' | sed 's/(cost.*//'
 }
 
+@test "workers that wait for a slot do not wear out the server" {
+    sql "$url" "
+      create procedure app.nap(payload jsonb) language sql as \$\$ select pg_sleep(60) \$\$;
+      select worker.register_command('nap', 'naps', 'app.nap', p_concurrency_limit => 1);
+      update worker.queue_registry set top_concurrency = null where queue = 'naps';
+      select worker.enqueue('nap') from generate_series(1, 100)" >/dev/null
+    for _ in 1 2 3; do
+        in_background "$BATS_TEST_TMPDIR/work.log" "$PGKIN" work -d "$url" --queue naps:4
+        workers+=("$background_pid")
+    done
+    naps() { [ "$(sql "$url" "select count(*) from queues.lease_open")" = 1 ]; }
+    wait_until 20 naps
+    # As soon as they have found out: some looks a second each, not hundreds.
+    transactions() { sql "$url" "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"; }
+    calm()
+    {
+        local before
+        before=$(transactions)
+        sleep 2
+        [ $(($(transactions) - before)) -lt 1000 ]
+    }
+    wait_until 20 calm
+    kill -KILL "${workers[@]}" # one of them would wait for its nap
+}
+
 @test "with no limited command in the queue the claim is the plain one" {
     plain=$(claim_plan)
     # One look, and nothing else that has to do with limits.

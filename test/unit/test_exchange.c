@@ -413,6 +413,24 @@ static void test_parse_refuses_nonsense(void **state)
     assert_refused(res, "row 0");
 }
 
+static void test_parse_held_back(void **state)
+{
+    (void)state;
+    struct arena arena = ARENA_INIT;
+    struct exchange_answer a;
+    struct err e = ERR_INIT;
+    PGresult *res = make_result(COLUMNS, 1);
+    add_task(res, 0, 1, 1);
+    for (int col = 0; col < COLUMNS; col++)
+        set_text(res, 1, col, NULL);
+    assert_true(exchange_parse(res, &arena, &a, &e));
+    assert_int_equal(a.task_count, 1);
+    assert_int_equal(a.refusal_count, 0);
+    assert_true(a.held_back);
+    PQclear(res);
+    arena_clear(&arena);
+}
+
 static void test_parse_nothing(void **state)
 {
     (void)state;
@@ -584,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_end_more_than_there_are),
         cmocka_unit_test(test_parse),
         cmocka_unit_test(test_parse_refuses_nonsense),
+        cmocka_unit_test(test_parse_held_back),
         cmocka_unit_test(test_parse_nothing),
         cmocka_unit_test_setup_teardown(test_round_trips, setup, teardown),
     };
