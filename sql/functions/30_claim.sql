@@ -124,6 +124,7 @@ language plpgsql
 as $$
 declare
   c_bundle constant integer := 100;  -- see queues.put_ready
+  c_large constant integer := 50;
   c_churn constant double precision := 300;  -- rows claimed one by one per generation
   c_mark constant double precision := 1000;  -- rows claimed per mark
   c_most constant bigint := 9223372036854775807;
@@ -166,13 +167,16 @@ begin
 
   while v_left > 0 loop
     -- A run: the rows of one generation and lane that come before the head of
-    -- every other. Nearly always there is one.
+    -- every other. Nearly always there is one. A large batch is not torn into many
+    -- by those of another lane in between: of the same priority it goes on, and
+    -- theirs are the first of the next.
     select h.* into v_run
       from (
         select g.generation, l.lane, r.priority, r.run_at, r.first_id, r.size,
                lead(r.priority) over w as next_priority,
                lead(r.run_at) over w as next_run_at,
-               lead(r.first_id) over w as next_first_id
+               lead(r.first_id) over w as next_first_id,
+               lead(l.lane) over w as next_lane
           from unnest(v_generations) g(generation)
          cross join unnest(v_lanes) l(lane)
           left join lateral (
@@ -259,7 +263,9 @@ begin
                    (v_run.priority, v_run.run_at, v_run.first_id)
                and (r.priority, r.run_at, r.first_id) <
                    (coalesce(v_run.next_priority, c_most),
-                    coalesce(v_run.next_run_at, 'infinity'),
+                    case when v_left < c_large or v_run.next_lane = v_run.lane
+                              or v_run.next_priority > v_run.priority
+                         then coalesce(v_run.next_run_at, 'infinity') else 'infinity' end,
                     coalesce(v_run.next_first_id, c_most))
                and r.priority <= v_max_priority
              order by r.priority, r.run_at, r.first_id
@@ -320,11 +326,19 @@ begin
       if v_got.special or not v_got.whole then
         v_whole := false;
       elsif v_whole and v_got.sizes is null then
-        v_whole := v_got.ids[v_size] - v_got.ids[1] = v_size - 1;
-        if v_whole and v_size > 1 then
-          v_whole := v_got.ids = array(select generate_series(v_got.ids[1], v_got.ids[v_size]));
+        if v_got.ids[v_size] - v_got.ids[1] = v_size - 1 then
+          v_whole := v_size = 1
+            or v_got.ids = array(select generate_series(v_got.ids[1], v_got.ids[v_size]));
+          stretches := stretches || v_got.ids[1] || v_got.ids[v_size];
+        elsif v_size > 20 and v_got.to_id - v_got.from_id < 1.2 * v_size then
+          select stretches || array_agg(u.id order by s.i, u.id), bool_and(s.n = s.to_id - s.from_id + 1)
+            into stretches, v_whole
+            from (select min(u.i) as i, min(u.id) as from_id, max(u.id) as to_id, count(*) as n
+                    from unnest(v_got.ids) with ordinality u(id, i) group by u.id - u.i) s
+           cross join lateral unnest(array[s.from_id, s.to_id]) u(id);
+        else
+          v_whole := false;
         end if;
-        stretches := stretches || v_got.ids[1] || v_got.ids[v_size];
       elsif v_whole then
         for i in 1..v_rows + (v_got.cut_n is not null)::integer loop
           v_n := cardinality(stretches);

@@ -2,20 +2,26 @@
 
 -- Takes and leases up to p_want tasks of a queue for the caller. Honours pause,
 -- top_concurrency and limits; with no limit in the queue, which costs one look,
--- the claim is the plain one, and with simple ones the same with more lanes. Returns one record of parallel arrays; no task: null.
+-- the claim is the plain one, and with simple ones the same with more lanes. Returns
+-- one record of parallel arrays; no task: null.
 -- p_serial: the caller runs what it gets one after the other, so that a batch
 -- holds one place of top_concurrency. p_spare: slots of leases that this transaction
 -- has ended, to be used again; reused: all of them are. stretches: see queues.take.
+-- p_all: limited tasks as well, at any rate.
 -- Internal.
 create or replace function queues.hand_out(
   p_queue worker.queue_registry, p_want integer, p_lanes integer[], p_max_priority bigint,
   p_worker_id bigint, p_backend_pid integer, p_expires_at timestamptz, p_now timestamptz,
   p_auto boolean, p_serial boolean, p_spare queues.free_slots[] default null,
+  p_all boolean default false,
   out lease_ids bigint[], out task_ids bigint[], out attempts smallint[],
   out parent_ids bigint[], out stretches bigint[], out reused boolean)
 language plpgsql
 as $$
 declare
+  c_large constant integer := 50;
+  c_dice constant double precision := 0.1;
+  v_all boolean := true;
   v_taken record;
   v_top record;
   v_backend_start timestamptz;
@@ -37,26 +43,39 @@ begin
     v_backend_start := worker.backend_start();
   end if;
   v_lanes := p_lanes;
-  if exists (select from queues.gated g where g.queue_id = p_queue.queue_id) then
-    -- Usual, and then the claim needs to know little: there is no limit but of how many
-    -- run at once, no key, none to be looked after, and nothing in shared lanes to look
-    -- out for.
-    select array_agg(g.command_id),
-           p_lanes
-             || array_agg(2 * g.command_id) filter (where g.shared_lane = any(p_lanes)
-                                                      and not 2 * g.command_id = any(p_lanes))
-             || array_agg(2 * g.command_id + 1)
-                  filter (where g.shared_lane + 1 = any(p_lanes)
-                            and not 2 * g.command_id + 1 = any(p_lanes)),
-           bool_and(g.simple and g.strays_since is null) and p_queue.top_concurrency is null
-             and pg_sequence_last_value('queues.order_used') is null
-             and coalesce(pg_sequence_last_value('queues.gate_check_check_id_seq')
-                            < coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0), true)
-             and current_setting('transaction_isolation') = 'read committed'
-      into v_pairs, v_lanes, v_simple
-      from queues.gated g where g.queue_id = p_queue.queue_id;
-    if cardinality(v_pairs) > 1 then  -- may be said twice
-      v_lanes := array(select distinct l from unnest(v_lanes) l);
+  if pg_sequence_last_value('queues.gated_used') is not null then
+    -- The claim of a large batch need not look for limited tasks each time, as long as
+    -- it finds others: they get their turn often enough, and who has slots in hand goes
+    -- on looking.
+    v_all := p_all or p_want < c_large or p_spare is not null or 4 <= any(p_lanes)
+             or p_queue.top_concurrency is not null or p_queue.concurrency_limit is not null
+             or random() < c_dice;
+    if v_all
+       or exists (select from queues.gated g where g.queue_id = p_queue.queue_id
+                     and (not g.simple or g.strays_since is not null)) then
+      -- Usual, and then the claim needs to know little: there is no limit but of how many
+      -- run at once, no key, none to be looked after, and nothing in shared lanes to look
+      -- out for.
+      select array_agg(g.command_id),
+             p_lanes
+               || array_agg(2 * g.command_id) filter (where g.shared_lane = any(p_lanes)
+                                                        and not 2 * g.command_id = any(p_lanes))
+               || array_agg(2 * g.command_id + 1)
+                    filter (where g.shared_lane + 1 = any(p_lanes)
+                              and not 2 * g.command_id + 1 = any(p_lanes)),
+             count(*) = 0
+               or bool_and(g.simple and g.strays_since is null)
+                  and p_queue.top_concurrency is null
+                  and pg_sequence_last_value('queues.order_used') is null
+                  and coalesce(pg_sequence_last_value('queues.gate_check_check_id_seq')
+                                 < coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0),
+                               true)
+                  and current_setting('transaction_isolation') = 'read committed'
+        into v_pairs, v_lanes, v_simple
+        from queues.gated g where g.queue_id = p_queue.queue_id;
+      if cardinality(v_pairs) > 1 then  -- may be said twice
+        v_lanes := array(select distinct l from unnest(v_lanes) l);
+      end if;
     end if;
   end if;
   if p_queue.concurrency_limit is not null or not v_simple then
@@ -75,6 +94,12 @@ begin
     v_taken := queues.take(p_queue.queue_id, v_lanes, p_want, p_max_priority, p_auto, v_pairs,
                            null, p_serial, p_spare);
     if v_taken.task_ids = '{}' then
+      if not v_all then
+        select * into lease_ids, task_ids, attempts, parent_ids, stretches, reused
+          from queues.hand_out(p_queue, p_want, p_lanes, p_max_priority, p_worker_id,
+                               p_backend_pid, p_expires_at, p_now, p_auto, p_serial, p_spare,
+                               p_all => true);
+      end if;
       return;
     end if;
     if v_taken.slots is not null then

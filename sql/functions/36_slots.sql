@@ -266,7 +266,8 @@ end
 $$;
 
 -- What a lease can remember of its slots (queues.lease_open.kept): those of one limit,
--- under which all of its tasks run. With a lease_id they go over to it as they are.
+-- under which its tasks run, or some of them. With a lease_id they go over to it as they
+-- are.
 create or replace function queues.kept_slots(p_taken record, p_serial boolean,
                                              p_spare queues.free_slots[])
 returns queues.free_slots
@@ -276,9 +277,14 @@ declare
   v_slots queues.free_slots := p_taken.slots[1];
   v_n integer := cardinality(p_taken.task_ids);
 begin
-  if p_serial or cardinality(p_taken.slots) > 1 or p_taken.solo is not null
-     or p_taken.lanes[1] / 2 <> v_slots.pair or p_taken.lanes[1] <> any(p_taken.lanes) then
+  if p_serial or cardinality(p_taken.slots) > 1 or p_taken.solo is not null then
     return null;
+  elsif p_taken.lanes[1] / 2 <> v_slots.pair or p_taken.lanes[1] <> any(p_taken.lanes) then
+    v_n := cardinality(array_positions(p_taken.lanes, 2 * v_slots.pair))
+           + cardinality(array_positions(p_taken.lanes, 2 * v_slots.pair + 1));
+    if v_n = 0 then
+      return null;
+    end if;
   end if;
   if v_n < cardinality(v_slots.slot_groups) or cardinality(p_spare) > 1 then
     v_slots.lease_id := null;
@@ -315,7 +321,12 @@ begin
       return array[v_kept];
     elsif v_kept.lease_id is not null then
       update queues.slot_held h
-         set lease_id = p_open.lease_id, since = l.leased_at, task_ids = l.task_ids
+         set lease_id = p_open.lease_id, since = l.leased_at,
+             task_ids = case when cardinality(l.task_ids) = cardinality(h.slot_groups)
+                             then l.task_ids
+                             else array(select u.id from unnest(l.task_ids) with ordinality u(id, i)
+                                          join queues.task t on t.task_id = u.id
+                                         where t.task_type = h.task_key order by u.i) end
         from queues.lease l
        where h.lease_id = v_kept.lease_id and h.task_key = v_kept.task_key
          and l.lease_id = p_open.lease_id;
@@ -407,7 +418,12 @@ $$;
 -- Who holds what at this moment.
 create or replace view queues.slot_holder as
   select h.task_key, coalesce(o.lease_id, h.lease_id) as lease_id,
-         coalesce(l.task_ids, h.task_ids) as task_ids, h.slot_groups,
+         case when l.task_ids is null then h.task_ids
+              when cardinality(l.task_ids) = cardinality(h.slot_groups) then l.task_ids
+              else array(select u.id from unnest(l.task_ids) with ordinality u(id, i)
+                           join queues.task t on t.task_id = u.id
+                          where t.task_type = h.task_key order by u.i) end as task_ids,
+         h.slot_groups,
          coalesce(l.leased_at, h.since) as since
     from queues.slot_held h
     left join queues.lease_open o on not o.partial and (o.kept).lease_id = h.lease_id

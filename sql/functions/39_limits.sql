@@ -17,6 +17,7 @@ begin
   if p_strays_since is not null
      or not exists (select from queues.gated g
                      where g.queue_id = p_queue_id and g.command_id = p_command_id) then
+    perform nextval('queues.gated_used');
     insert into queues.gated (queue_id, command_id, strays_since, simple, shared_lane)
       select p_queue_id, p_command_id, p_strays_since, c.simple, c.shared_lane
         from worker.command_registry c where c.command_id = p_command_id;

@@ -65,6 +65,8 @@ create table queues.ordered (
 );
 -- Has a value once there was such a task.
 create sequence queues.order_used;
+-- The same of queues.gated: without any limit, claims need not look there.
+create sequence queues.gated_used;
 
 -- No lease below the floor holds any of the key; missing: 0. There for keys that are
 -- used much, so that the dead rows of what was given back are not walked over.

@@ -95,3 +95,39 @@ update queues.gated set shared_lane = 0;
 select count(*) from queues.exchange('other', 4, p_lanes => '{0,1}');
 select distinct c.command, g.shared_lane from queues.gated g join worker.command_registry c using (command_id) where c.command = 'd';
 select count(*) from queues.exchange('other', 4, p_lanes => '{2,3}');
+
+-- Among tasks without a limit: those under it hold the slots, and no others.
+insert into worker.queue_registry (queue, top_concurrency) values ('mixed', null);
+select from worker.register_command('m', 'mixed', p_kind => 'http', p_url => 'http://x/', p_concurrency_limit => 2);
+select from worker.register_command('f', 'mixed', p_kind => 'http', p_url => 'http://x/');
+create function app.mix(p_want int) returns text language sql as $$
+  select string_agg(e.task_type || e.task_id, ' ')
+    from queues.exchange('mixed', p_want, p_done => array(
+           select o.lease_id from queues.lease_open o join worker.queue_registry q using (queue_id)
+            where q.queue = 'mixed')) e
+$$;
+create function app.part(p_task_id bigint) returns bigint language sql as $$
+  select count(*) from queues.exchange('mixed', 0,
+    p_lease_ids => array(select l.lease_id from queues.lease l join queues.lease_open using (lease_id)
+                          where p_task_id = any(l.task_ids)),
+    p_task_ids => array[p_task_id], p_outcomes => '{completed}')
+$$;
+do $$ begin
+  for i in 0..29 loop perform worker.enqueue(case when i % 5 < 3 then 'f' else 'm' end); end loop;
+end $$;
+select app.mix(5), app.mix(5), app.mix(5);
+select * from app.state where task_key = 'm';
+select h ->> 'task' as task from worker.slot_usage, jsonb_array_elements(holders) h where task_key = 'm';
+-- A part: one without a limit, one with it; then the rest.
+select app.part((select (task_ids)[1] - 1 from app.state where task_key = 'm'));
+select * from app.state where task_key = 'm';
+select app.part((select (task_ids)[1] from app.state where task_key = 'm'));
+select * from app.state where task_key = 'm';
+select app.mix(5), app.mix(5);
+select * from app.state where task_key = 'm';
+-- Lost, then all of it again, and to the end.
+select queues.lose_lease(max(lease_id), worker.now()) from queues.lease_open;
+select * from app.state where task_key = 'm';
+select app.mix(5), app.mix(5), app.mix(5), app.mix(5), app.mix(5);
+select count(*) from queues.slot_held where task_key = 'm';
+select * from worker.slot_problem;

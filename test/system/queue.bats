@@ -146,7 +146,7 @@ END
     without=$(claim_buffers "$url")
     echo "buffers of a claim: $first at first, $last after $n tasks, $without without rotation"
     ((first > 0 && last <= 2 * first))
-    ((without >= 3 * last))
+    ((2 * without >= 5 * last))
 }
 
 @test "locks and a snapshot as pg_dump holds them stop nothing" {
