@@ -95,7 +95,7 @@ end
 $$;
 
 -- Is there anything in this closed generation? Where there are marks, it is
--- looked for behind them first, where it is cheap to find. Null: not there, and
+-- looked for behind them first, lane by lane, where it is cheap to find. Null: not there, and
 -- to look before the marks as well would mean to walk over all that was taken.
 create or replace function queues.generation_has_rows(p_queue_id integer, p_generation integer)
 returns boolean
@@ -110,16 +110,17 @@ begin
     return exists (select from queues.ready r
                     where r.queue_id = p_queue_id and r.generation = p_generation);
   elsif exists (
-      select from (select distinct m.lane from queues.cursor_mark m
-                    where m.queue_id = p_queue_id and m.generation = p_generation) l
-        cross join lateral (
+      select from unnest(queues.all_lanes()) l(lane)
+        left join lateral (
           select m.priority, m.run_at, m.first_id from queues.cursor_mark m
            where m.queue_id = p_queue_id and m.generation = p_generation and m.lane = l.lane
-           order by m.mark_no desc limit 1) m
+           order by m.mark_no desc limit 1) m on true
         cross join lateral (
           select from queues.ready r
            where r.queue_id = p_queue_id and r.generation = p_generation and r.lane = l.lane
-             and (r.priority, r.run_at, r.first_id) >= (m.priority, m.run_at, m.first_id)
+             and (r.priority, r.run_at, r.first_id) >=
+                 (coalesce(m.priority, -9223372036854775808), coalesce(m.run_at, '-infinity'),
+                  coalesce(m.first_id, 0))
            limit 1) r) then
     return true;
   end if;

@@ -30,6 +30,7 @@ declare
   v_pairs integer[];
   v_simple boolean := true;
   v_kept queues.free_slots;
+  v_n integer;
 begin
   if p_queue.paused and (p_queue.paused_until is null or p_queue.paused_until > p_now) then
     return;
@@ -47,7 +48,7 @@ begin
     -- The claim of a large batch need not look for limited tasks each time, as long as
     -- it finds others: they get their turn often enough, and who has slots in hand goes
     -- on looking.
-    v_all := p_all or p_want < c_large or p_spare is not null or 4 <= any(p_lanes)
+    v_all := p_all or p_want < c_large or p_spare is not null
              or p_queue.top_concurrency is not null or p_queue.concurrency_limit is not null
              or random() < c_dice;
     if v_all
@@ -67,15 +68,20 @@ begin
                or bool_and(g.simple and g.strays_since is null)
                   and p_queue.top_concurrency is null
                   and pg_sequence_last_value('queues.order_used') is null
-                  and coalesce(pg_sequence_last_value('queues.gate_check_check_id_seq')
-                                 < coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0),
-                               true)
+                  and (pg_sequence_last_value('queues.gate_check_check_id_seq') is null
+                       or pg_sequence_last_value('queues.gate_check_check_id_seq')
+                            < coalesce(pg_sequence_last_value('queues.gate_check_floor'), 0))
                   and current_setting('transaction_isolation') = 'read committed'
         into v_pairs, v_lanes, v_simple
         from queues.gated g where g.queue_id = p_queue.queue_id;
       if cardinality(v_pairs) > 1 then  -- may be said twice
         v_lanes := array(select distinct l from unnest(v_lanes) l);
       end if;
+    elsif 4 <= any(p_lanes) then
+      v_lanes := array(select l from unnest(p_lanes) l
+                        where not exists (select from queues.gated g
+                                           where g.queue_id = p_queue.queue_id
+                                             and g.command_id = l / 2));
     end if;
   end if;
   if p_queue.concurrency_limit is not null or not v_simple then
@@ -102,8 +108,22 @@ begin
       end if;
       return;
     end if;
-    if v_taken.slots is not null then
-      v_kept := queues.kept_slots(v_taken, p_serial, p_spare);
+    -- What a lease can remember of its slots (queues.lease_open.kept): those of one limit,
+    -- under which its tasks run, or some of them. With a lease_id they go over to it as
+    -- they are. Here and not in a function, which would copy all that was taken.
+    if cardinality(v_taken.slots) = 1 and not p_serial and v_taken.solo is null then
+      v_kept := v_taken.slots[1];
+      v_n := cardinality(v_taken.task_ids);
+      if v_taken.lanes[1] / 2 <> v_kept.pair or v_taken.lanes[1] <> any(v_taken.lanes) then
+        v_n := cardinality(array_positions(v_taken.lanes, 2 * v_kept.pair))
+               + cardinality(array_positions(v_taken.lanes, 2 * v_kept.pair + 1));
+      end if;
+      if v_n = 0 then
+        v_kept := null;
+      elsif v_n < cardinality(v_kept.slot_groups) or cardinality(p_spare) > 1 then
+        v_kept.lease_id := null;
+        v_kept.slot_groups := v_kept.slot_groups[1:v_n];
+      end if;
     end if;
     lease_ids := queues.open_lease(p_queue.queue_id, v_taken, p_worker_id, p_backend_pid,
                                    v_backend_start, p_now, p_expires_at,

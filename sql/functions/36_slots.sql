@@ -265,35 +265,6 @@ begin
 end
 $$;
 
--- What a lease can remember of its slots (queues.lease_open.kept): those of one limit,
--- under which its tasks run, or some of them. With a lease_id they go over to it as they
--- are.
-create or replace function queues.kept_slots(p_taken record, p_serial boolean,
-                                             p_spare queues.free_slots[])
-returns queues.free_slots
-language plpgsql
-as $$
-declare
-  v_slots queues.free_slots := p_taken.slots[1];
-  v_n integer := cardinality(p_taken.task_ids);
-begin
-  if p_serial or cardinality(p_taken.slots) > 1 or p_taken.solo is not null then
-    return null;
-  elsif p_taken.lanes[1] / 2 <> v_slots.pair or p_taken.lanes[1] <> any(p_taken.lanes) then
-    v_n := cardinality(array_positions(p_taken.lanes, 2 * v_slots.pair))
-           + cardinality(array_positions(p_taken.lanes, 2 * v_slots.pair + 1));
-    if v_n = 0 then
-      return null;
-    end if;
-  end if;
-  if v_n < cardinality(v_slots.slot_groups) or cardinality(p_spare) > 1 then
-    v_slots.lease_id := null;
-    v_slots.slot_groups := v_slots.slot_groups[1:v_n];
-  end if;
-  return v_slots;
-end
-$$;
-
 -- Gives back the slots of a lease: of these tasks, or of all. The caller has
 -- locked the lease, so it is done once. What waits for them is let go on. With
 -- p_keep, slots of slot groups are not given back but returned, for the next

@@ -144,6 +144,7 @@ struct queue {
     int pauses;     // looks in a row that found nothing
     bool promised;  // a look said that there is work
     bool held_back; // there is, but a limit is reached: it will be so for a while
+    bool told;      // a notification brought us here, and nothing came of it yet
     int refused_ms; // when to look again after it could not be had
     bool quiet;     // the last look found nothing to do
     int due_in_ms;  // the next scheduled task; -1: none known

@@ -154,8 +154,10 @@ void listen_notified(struct daemon *d, const char *channel, const char *payload)
     struct queue *q;
     if (strcmp(channel, "worker_tasks") == 0) {
         q = daemon_find_queue(d, payload);
-        if (q != NULL)
+        if (q != NULL) {
+            q->told = true;
             queue_kick(q);
+        }
     } else if (strcmp(channel, "worker_queue_change") == 0) {
         control_read_registry(d);
     } else if (strcmp(channel, "worker_task_changed") == 0) {

@@ -9,8 +9,8 @@
 //   scheduled <── nothing left, some under way ─┘
 //             ───────────────────────────────────> running
 //
-// A loop that finds nothing more looks again a few times in short order (once, and
-// later, where a limit holds back what there is); then it tells producers to notify it
+// A loop that finds nothing more looks again a few times in short order (not where a
+// limit holds back what there is); then it tells producers to notify it
 // (listen_publish), looks once more, because one may have looked at the old word and
 // committed since, and sleeps. Polling (control_look) is what can be relied on; all else
 // only makes it quick.
@@ -313,14 +313,14 @@ static void settle(struct queue *q)
         if (refused && q->refused_ms < REFUSED_MOST)
             q->refused_ms *= 2;
         q->quiet = refused; // what is there cannot be had now
-        q->promised = false;
+        q->promised = q->told = false;
         daemon_check(q->d);
-    } else if (q->pauses < PAUSES && q->held_back) {
-        // Not at once: then each task that is enqueued behind the limit would be
-        // told to us.
+    } else if (q->pauses < PAUSES && q->held_back && q->told) {
+        // Somebody enqueues behind the limit, and goes on to tell us of each if we
+        // let him.
         q->pauses = PAUSES;
         loop_timer_start(q->timer, q->refused_ms);
-    } else if (q->pauses < PAUSES) {
+    } else if (q->pauses < PAUSES && !q->held_back) {
         q->pauses++;
         loop_timer_start(q->timer, q->pauses < PAUSE_MOST_MS ? q->pauses : PAUSE_MOST_MS);
     } else {
@@ -417,7 +417,7 @@ void queue_claimed(struct queue *q, size_t got, int want, bool held_back)
     if (got > 0) {
         q->pauses = 0;
         q->arming = false;
-        q->promised = false;
+        q->promised = q->told = false;
         q->refused_ms = REFUSED_MS;
         if (q->published != QUEUE_RUNNING)
             listen_publish(q, QUEUE_RUNNING);
@@ -441,7 +441,7 @@ void queue_fiber_done(struct queue *q, struct fiber *f, int ran, bool children,
     if (ran > 0) {
         q->pauses = 0;
         q->arming = false;
-        q->promised = false;
+        q->promised = q->told = false;
         q->refused_ms = REFUSED_MS;
         if (q->published != QUEUE_RUNNING)
             listen_publish(q, QUEUE_RUNNING);
@@ -586,8 +586,9 @@ static void configure_fibers(struct queue *q, bool serial)
 }
 
 // Lanes 2 and 3 are those of all commands that are run outside and have no line
-// of their own. Children of commands of other queues may be in this one, so all
-// commands count.
+// of their own; who serves them gets what has one because of a limit as well. Native
+// commands always have one. Children of commands of other queues may be in this one,
+// so all commands count.
 static void configure_lanes(struct queue *q, const struct registry *r)
 {
     q->lanes = xrealloc(q->lanes, (2 * r->command_count + 2) * sizeof q->lanes[0]);
@@ -603,7 +604,7 @@ static void configure_lanes(struct queue *q, const struct registry *r)
             q->has_sql = q->has_sql || own;
         } else if (kind_can_run(q->d, c)) {
             q->has_other = q->has_other || own;
-            if (c->lane > 3) {
+            if (c->lane > 3 && strcmp(c->kind, "native") == 0) {
                 q->lanes[q->lane_count++] = c->lane;
                 q->lanes[q->lane_count++] = c->lane + 1;
             }
