@@ -294,7 +294,10 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform queues.wake_for_slots(q.queue_id) from worker.queue_registry q where q.queue = p_queue;
+  perform queues.wake_for_slots(q.queue_id) from worker.queue_registry q
+    where q.queue = p_queue
+      and (q.concurrency_limit is not null
+           or pg_sequence_last_value('queues.gated_used') is not null);
 end
 $$;
 

@@ -75,3 +75,19 @@ select count(*), bool_and(s.before <= t.scheduled_at) as in_order
   from (select s.*, coalesce(lag(t.scheduled_at) over (order by s.n), '-infinity') as before
           from seen s join queues.task t using (task_id)) s
   join queues.task t using (task_id);
+
+-- A large batch from two lines: what is more urgent comes first, from whichever.
+create procedure nothing(payload jsonb) language sql as 'select 1';
+select from worker.register_command('inside', p_handler => 'public.nothing');
+truncate seen;
+do $$ begin
+  for i in 1..60 loop
+    perform worker.enqueue('sms', p_priority => i % 3 * 2), worker.enqueue('inside', p_priority => i % 3 * 2 + 1);
+  end loop;
+end $$;
+insert into seen (task_id) select x.task_id from queues.exchange('default', 110) x;
+select string_agg(s.priority || ' ' || s.task_type || ' ' || s.n, ', ' order by s.priority)
+  from (select t.priority, t.task_type, count(*) as n from seen s join queues.task t using (task_id) group by 1, 2) s;
+select count(*) as out_of_order
+  from (select t.priority < lag(t.priority) over (order by s.n) as wrong
+          from seen s join queues.task t using (task_id)) x where x.wrong;
