@@ -264,7 +264,6 @@ begin
                and (r.priority, r.run_at, r.first_id) <
                    (coalesce(v_run.next_priority, c_most),
                     case when v_left < c_large or v_run.next_lane = v_run.lane
-                              or v_run.next_priority > v_run.priority
                          then coalesce(v_run.next_run_at, 'infinity') else 'infinity' end,
                     coalesce(v_run.next_first_id, c_most))
                and r.priority <= v_max_priority

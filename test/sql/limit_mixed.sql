@@ -72,6 +72,8 @@ select count(*) from queues.slot_held;
 -- A backlog of others does not keep them from their turn, nor is there one to wait for.
 select count(worker.enqueue('tight')) from generate_series(1, 5);
 select count(*) from queues.exchange('default', 100);
+select count(*) from queues.exchange('default', 0, p_done => array(select lease_id from queues.lease_open));
+select count(worker.enqueue('tight')) from generate_series(1, 3);
 select count(*) from worker.enqueue_many('free', array_fill('{}'::jsonb, '{20000}'));
 truncate seen restart identity;
 call drain('{100}');

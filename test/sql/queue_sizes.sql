@@ -91,3 +91,18 @@ select string_agg(s.priority || ' ' || s.task_type || ' ' || s.n, ', ' order by 
 select count(*) as out_of_order
   from (select t.priority < lag(t.priority) over (order by s.n) as wrong
           from seen s join queues.task t using (task_id)) x where x.wrong;
+
+-- Single tasks with a gap between their ids, and two of them in each other's place.
+select count(*) from queues.exchange('default', 500);
+truncate seen;
+do $$ begin
+  for i in 1..40 loop
+    perform worker.enqueue(case i when 30 then 'inside' else 'sms' end, jsonb_build_object('i', i),
+                           p_scheduled_at => '2030-01-01 11:00:00+00'::timestamptz
+                             + case i when 10 then 20 when 20 then 10 else i end * interval '1 s');
+  end loop;
+end $$;
+insert into seen (task_id, payload)
+  select x.task_id, x.payload from queues.exchange('default', 100, p_lanes => '{2}') x;
+select string_agg(s.payload ->> 'i', ' ' order by s.n), bool_and(s.payload = t.payload) as its_own
+  from seen s join queues.task t using (task_id);
