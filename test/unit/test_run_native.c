@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <semaphore.h>
+#include <unistd.h>
 
 #include "daemon/run_native.h"
 #include "test_attempt_stub.h"
@@ -122,6 +123,7 @@ static void test_jobs_behind_a_busy_thread_get_their_own(void **state)
     struct fixture *f = *state;
     start(f, 0, "nothing", "q", 4);
     run_until(f->base, f->t[0].ends == 1);
+    usleep(50000); // until its thread sleeps
     // At once, before the thread that is woken by the first has run.
     for (int i = 0; i < TRIALS; i++)
         start(f, i, "wait", "q", 4);
